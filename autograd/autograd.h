@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "gradwire/autograd/context.h"
 #include "gradwire/autograd/graph/gradients.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/autograd/pass/context.h"
+#include "gradwire/rpc/calls/rref.h"
 
 namespace gradwire::autograd {
 

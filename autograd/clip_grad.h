@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "gradwire/autograd/context.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/autograd/pass/context.h"
+#include "gradwire/rpc/calls/rref.h"
 
 namespace gradwire::autograd {
 

@@ -15,13 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/clip_grad.h"
-#include "gradwire/autograd/context.h"
 #include "gradwire/autograd/optimizer/optimizer_shard.h"
 #include "gradwire/autograd/optimizer/optimizer_shards.h"
 #include "gradwire/autograd/optimizer_options.h"
+#include "gradwire/autograd/pass/context.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/registration.h"
 
 namespace gradwire::autograd {
 

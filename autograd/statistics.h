@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 
 namespace gradwire::autograd {
 

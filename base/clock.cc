@@ -1,8 +1,17 @@
 #include "gradwire/base/clock.h"
 
+#include <time.h>
+
 #include <chrono>
 
 namespace gradwire {
+
+int64_t monotonic_nanoseconds() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
 namespace {
 
 class SystemClock : public Clock {

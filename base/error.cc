@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <system_error>
 #include <typeinfo>
 
@@ -31,6 +32,9 @@ const absl::Status& replace_ok(absl::Status& status) {
   return status;
 }
 
+// Made before memory is short.
+[[maybe_unused]] const absl::Status& made_at_start = no_memory();
+
 std::string type_name(const std::exception& exception) {
   int failed = 0;
   std::unique_ptr<char, decltype(&std::free)> name(
@@ -39,6 +43,11 @@ std::string type_name(const std::exception& exception) {
 }
 
 }  // namespace
+
+const absl::Status& no_memory() {
+  static const auto& status = *new absl::Status(absl::StatusCode::kResourceExhausted, "no memory is left");
+  return status;
+}
 
 Error::Error(absl::Status status)
     : std::runtime_error(describe(replace_ok(status))),
@@ -61,17 +70,21 @@ std::string worker_of(const absl::Status& status) {
 
 absl::Status with_context(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  return with_worker(absl::Status(status.code(), absl::StrCat(context, ": ", status.message())),
-                     worker_of(status));
+  absl::Status longer(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload(
+      [&longer](absl::string_view type, const absl::Cord& payload) { longer.SetPayload(type, payload); });
+  return longer;
 }
 
 // Exceptions of libraries that base does not know are translated by a function that an upper layer
 // installs. An exception that is not translated becomes kUnknown, with its type in the message.
-absl::Status status_from_exception(const std::exception_ptr& exception) {
+absl::Status status_from_exception(const std::exception_ptr& exception) try {
   try {
     std::rethrow_exception(exception);
   } catch (const Error& error) {
     return error.status();
+  } catch (const std::bad_alloc&) {
+    return no_memory();
   } catch (const std::exception& error) {
     if (ExceptionTranslator translate = exception_translator.load()) {
       if (absl::Status status = translate(error); !status.ok()) return status;
@@ -80,10 +93,27 @@ absl::Status status_from_exception(const std::exception_ptr& exception) {
   } catch (...) {
     return absl::UnknownError("an exception that is not a std::exception");
   }
+} catch (const std::bad_alloc&) {
+  // No memory was left for the description.
+  return no_memory();
 }
 
 absl::Status caught(absl::string_view context) {
-  return with_context(status_from_exception(std::current_exception()), context);
+  absl::Status status = status_from_exception(std::current_exception());
+  try {
+    return with_context(status, context);
+  } catch (const std::bad_alloc&) {
+    return status;
+  }
+}
+
+absl::Status caught_in(absl::string_view function) {
+  absl::Status status = status_from_exception(std::current_exception());
+  try {
+    return with_context(status, absl::StrCat("\"", function, "\""));
+  } catch (const std::bad_alloc&) {
+    return status;
+  }
 }
 
 void set_exception_translator(ExceptionTranslator translator) { exception_translator.store(translator); }

@@ -53,12 +53,27 @@ absl::Status with_context(const absl::Status& status, absl::string_view context)
 
 // Converts an exception to a status. For an Error it is the status of the Error. For any other exception it
 // is Unknown with the exception's type and text, unless the installed translator returns something more
-// precise.
+// precise. For std::bad_alloc, and without memory for the description, it is ResourceExhausted. Never throws.
 absl::Status status_from_exception(const std::exception_ptr& exception);
 
 // As status_from_exception(), with a context, for the exception that is handled now:
 //   catch (...) { return caught("adding up gradients"); }
 absl::Status caught(absl::string_view context);
+// The same with the name of a function, in quotes, as the context.
+absl::Status caught_in(absl::string_view function);
+
+// The status that `make` describes, or else the error that it has thrown.
+template <class F>
+absl::Status describe_error(F&& make) noexcept {
+  try {
+    return std::forward<F>(make)();
+  } catch (...) {
+    return caught("the description of an error");
+  }
+}
+
+// The status of std::bad_alloc. Its copy needs no memory.
+const absl::Status& no_memory();
 
 // A translator lets a higher layer describe the exceptions that it knows; for example, libtorch's exceptions
 // append a backtrace to what(). It returns OK for an exception that it does not know.
@@ -74,10 +89,17 @@ absl::Status errno_status(absl::string_view what, int error);
 // Throws Error if `status` is not OK.
 void throw_if_error(const absl::Status& status);
 
-// Returns the value, or throws Error with the status of `result`.
+// Returns the value, or throws Error with the status of `result`. The parameter is a reference, because
+// Abseil declares that the move of a StatusOr never throws: a value whose move throws would end the process.
 template <class T>
-T value_or_throw(absl::StatusOr<T> result) {
-  if (!result.ok()) throw Error(std::move(result).status());
+T value_or_throw(const absl::StatusOr<T>& result) {
+  throw_if_error(result.status());
+  return *result;
+}
+// As above. Moves the value.
+template <class T>
+T value_or_throw(absl::StatusOr<T>&& result) {
+  throw_if_error(result.status());
   return *std::move(result);
 }
 

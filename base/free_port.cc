@@ -5,33 +5,31 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "gradwire/base/random_id.h"
-
 namespace gradwire {
-namespace {
 
-constexpr int kLowest = 12'000, kEnd = 32'000, kAttempts = 1'000;
-
-bool is_free(int port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
+FreePort::FreePort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // 1. The system chooses a port on which no socket is bound.
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const bool bound = ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  ::close(fd);
-  return bound;
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(socket_, generic, length) != 0 || ::getsockname(socket_, generic, &length) != 0) return;
+  // 2. From now on others may bind the port if they set SO_REUSEADDR too, because this socket never
+  //    listens. Set before step 1, it would let the system choose a port that another process has reserved.
+  const int on = 1;
+  if (::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0)
+    number_ = ntohs(address.sin_port);
 }
 
-}  // namespace
+FreePort::~FreePort() {
+  if (socket_ >= 0) ::close(socket_);
+}
 
 int free_port() {
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const int port = kLowest + static_cast<int>(random_id() % (kEnd - kLowest));
-    if (is_free(port)) return port;
-  }
-  return 0;
+  FreePort port;
+  port.socket_ = -1;  // The descriptor stays open.
+  return port.number();
 }
 
 }  // namespace gradwire

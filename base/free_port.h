@@ -2,12 +2,30 @@
 
 namespace gradwire {
 
-// Returns a TCP port that no process listens on at the loopback interface, or 0 if none was found. It is for
-// tests of programs that take a port as an argument.
+// A TCP port at the loopback interface that no process listens on, for tests of programs that take a port as
+// an argument.
 //
-// The port is below the range that the system assigns to outgoing connections (from 32768 on, by default).
-// Otherwise a connection of a concurrent test could take the port before the program listens on it, or
-// between two programs that use it in turn.
+// While it exists, nobody else gets the port: neither another FreePort, in whatever process, nor the system,
+// for an outgoing connection or for a program that lets it choose. Programs that set SO_REUSEADDR, as servers
+// do, can listen on it, also in turn; a connection while none listens is refused.
+class FreePort {
+ public:
+  FreePort();
+  ~FreePort();
+  FreePort(const FreePort&) = delete;
+  FreePort& operator=(const FreePort&) = delete;
+
+  // 0 if no port is free.
+  int number() const { return number_; }
+
+ private:
+  friend int free_port();
+
+  int socket_;
+  int number_ = 0;
+};
+
+// The number of a port that is reserved until the process ends.
 int free_port();
 
 }  // namespace gradwire

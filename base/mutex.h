@@ -1,11 +1,16 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <concepts>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -17,6 +22,33 @@
 #endif
 
 namespace gradwire {
+
+namespace internal {
+// How many forks lie between the first process of the program and this one.
+extern std::atomic<uint32_t> process_epoch;
+}  // namespace internal
+
+// Remembers in which process an object was made. In a forked child the object does nothing, because a thread
+// that does not exist there may have locked its mutex (base/fork.h). Thread-safe.
+class ProcessMark {
+ public:
+  ProcessMark() noexcept : epoch_(internal::process_epoch.load(std::memory_order_relaxed)) {}
+
+  // Whether this is the process that made the object, rather than a forked child of it.
+  bool here() const noexcept { return epoch_ == internal::process_epoch.load(std::memory_order_relaxed); }
+  // OK if here(). FailedPrecondition otherwise, which begins with `what` and names the process of the object.
+  absl::Status check(absl::string_view what) const { return here() ? absl::OkStatus() : refusal(what); }
+  // The same for a text that is made only then.
+  template <std::invocable Describe>
+  absl::Status check(Describe&& what) const {
+    return here() ? absl::OkStatus() : refusal(what());
+  }
+
+ private:
+  absl::Status refusal(absl::string_view what) const;
+
+  uint32_t epoch_;
+};
 
 // Annotated wrappers of the standard classes. They replace absl::Mutex, because the system's prebuilt Abseil
 // is not instrumented for ThreadSanitizer, which would then report correct code.
@@ -35,6 +67,20 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mutex_;
 };
 
+// A mutex of something that belongs to the process, which a forked child goes on using. fork() waits until no
+// thread holds one, so the child finds it free, and what it guards whole. Hold it briefly, and do not fork
+// meanwhile.
+class ABSL_LOCKABLE ProcessMutex : public Mutex {
+ public:
+  ProcessMutex();
+  ~ProcessMutex();
+
+ private:
+  friend struct ProcessMutexes;
+  ProcessMutex* previous_;
+  ProcessMutex* next_;
+};
+
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -50,6 +96,14 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 // condition.
 class CondVar {
  public:
+  CondVar() : condition_() {}
+  CondVar(const CondVar&) = delete;
+  CondVar& operator=(const CondVar&) = delete;
+  // In a forked child it would wait for threads that exist only in the parent.
+  ~CondVar() {
+    if (mark_.here()) condition_.~condition_variable();
+  }
+
   void wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
@@ -83,7 +137,10 @@ class CondVar {
 #else
   using WaitClock = std::chrono::steady_clock;
 #endif
-  std::condition_variable condition_;
+  const ProcessMark mark_;
+  union {
+    std::condition_variable condition_;
+  };
 };
 
 }  // namespace gradwire

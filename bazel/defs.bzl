@@ -12,6 +12,7 @@ def gradwire_cc_library(**kwargs):
     Without alwayslink the linker drops an object file to which no other one refers, with the functions it registers.
     """
     kwargs["alwayslink"] = True
+    precompile("torch" if uses_libtorch(kwargs.get("deps", [])) else "standard", kwargs)
     native.cc_library(**kwargs)
 
 def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
@@ -77,7 +78,7 @@ def cc_binary(name, deps = [], **kwargs):
     kwargs["deps"] = deps
     if "srcs" in kwargs:
         kwargs["srcs"], kwargs["deps"] = _joined(name, kwargs["srcs"], deps, kwargs.get("testonly", False))
-        precompile("torch_modules" if uses_libtorch(deps) else "standard", kwargs)
+        precompile("torch" if uses_libtorch(deps) else "standard", kwargs)
     native.cc_binary(name = name, **kwargs)
 
 def gradwire_cc_test(

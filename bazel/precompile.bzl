@@ -15,6 +15,11 @@ OPTIMISED = [
     "-DNDEBUG",
 ]
 
+# Labels of this workspace, also in the BUILD files of another one.
+_PCH = str(Label("//bazel:pch"))
+_PCH_UNOPTIMISED = str(Label("//bazel:pch_unoptimised"))
+_HEADERS = str(Label("//bazel/pch:standard")).replace("standard", "%s")
+
 def precompile(name, kwargs):
     """Adds a precompiled header to the attributes of a C++ rule, in the builds that use them.
 
@@ -43,13 +48,13 @@ def precompile(name, kwargs):
         else:
             sanitizer = name
     kwargs["copts"] = copts + select({
-        "//bazel:pch": _flags(name),
-        "//bazel:pch_unoptimised": _flags(sanitizer) + optimise,
+        _PCH: _flags(name),
+        _PCH_UNOPTIMISED: _flags(sanitizer) + optimise,
         "//conditions:default": [],
     })
     kwargs["deps"] = kwargs.get("deps", []) + select({
-        "//bazel:pch": ["//bazel/pch:" + name],
-        "//bazel:pch_unoptimised": ["//bazel/pch:" + sanitizer],
+        _PCH: [_HEADERS % name],
+        _PCH_UNOPTIMISED: [_HEADERS % sanitizer],
         "//conditions:default": [],
     })
 

@@ -11,7 +11,8 @@ one library, the folder's unit:
 In these builds a library has no files of its own, and depends only on its unit. So its dependents see all headers of the
 unit. The others compile each file of a library alone, with the headers that its target declares:
 
-- --define=gradwire_units=tests   for developers: only the sources of tests are compiled together, a few at a time
+- --define=gradwire_units=tests   for developers: only the sources of tests are compiled together, a few at a time, and
+                                  those of benchmarks
 - --define=gradwire_units=none    all files alone
 
 A folder has a unit if its BUILD file ends with unit(). These libraries are not in it: with `testonly`, options of their
@@ -29,71 +30,24 @@ _UNITS_OF_TESTS = "//bazel:units_of_tests"
 
 # So many sources of a test are compiled together in the builds with units of tests alone. A developer who changes one of
 # them waits for all.
-_SOURCES_OF_TESTS = 4
+_SOURCES_OF_TESTS = 8
 
-# Folders whose libraries use each other have one library for all of them, in the first folder of the path. Each of them
-# still has a generated file of its own.
-_SHARED = {
-    "autograd": ["autograd/optimizer", "autograd/pass"],
-    "base": ["base/io", "base/log", "base/polling", "base/threads"],
-    "codec/torch": ["codec/torch/device", "codec/torch/ipc"],
-    "collectives": [
-        "collectives/checks",
-        "collectives/coalesce",
-        "collectives/cpu",
-        "collectives/cpu/mesh",
-        "collectives/cpu/p2p",
-        "collectives/cpu/shm_p2p",
-        "collectives/cpu/wide",
-        "collectives/flight",
-        "collectives/group",
-        "collectives/sparse",
-        "collectives/streams",
-    ],
-    "data_parallel": [
-        "data_parallel/arrangement",
-        "data_parallel/contexts",
-        "data_parallel/join",
-        "data_parallel/passes",
-    ],
-    "rpc": [
-        "rpc/agent",
-        "rpc/barrier",
-        "rpc/callee",
-        "rpc/caller",
-        "rpc/caller/copied",
-        "rpc/device",
-        "rpc/flight",
-        "rpc/inspect",
-        "rpc/limits",
-        "rpc/link",
-        "rpc/link/parts",
-        "rpc/membership",
-        "rpc/metrics",
-        "rpc/policy",
-        "rpc/rref",
-        "rpc/torch",
-        "rpc/trace",
-    ],
-    "security": ["security/tls", "security/tls/certificates", "security/token"],
-    "store": [
-        "store/c10d",
-        "store/calls",
-        "store/file",
-        "store/formation",
-        "store/init",
-        "store/memory",
-        "store/tcp",
-    ],
-    "transport/tcp": ["transport/tcp/secure", "transport/tcp/send"],
-}
+# Folders with units also in the builds with units of tests alone, with those below them: no product contains their code.
+_BENCHMARKS = "tools/bench"
 
 # Libraries that are in no unit of a folder.
 _APART = [
+    # The names under which programs include what is in folders above.
+    "//base:base",
+    "//collectives:collectives",
+    "//data_parallel:data_parallel",
+    "//rpc:mesh",
+    "//rpc:rpc",
+    "//store:store",
     # The simulators of references and of rendezvous link copies of other files of these units.
     "//rpc/limits:worker_counts",
-    "//rpc:options",
-    "//rpc:worker",
+    "//rpc/core",
+    "//rpc/core",
     "//tools/launch/rendezvous:types",
     # Few programs need it, and it registers a hundred classes in each program that links it.
     "//rpc:stock_modules",
@@ -110,12 +64,6 @@ def _kind_of(deps):
     if uses_libtorch(deps):
         return "torch"
     return "grpc" if "@system//:grpc++" in deps else "standard"
-
-def _head_of(folder):
-    for head, others in _SHARED.items():
-        if folder == head or folder in others:
-            return head
-    return folder
 
 def in_unit(name, srcs, deps, kwargs):
     """Whether a library with these attributes is in its folder's unit."""
@@ -162,7 +110,7 @@ def add_to_unit(name, srcs, hdrs, deps, alwayslink):
         sources = srcs,
         tags = ["manual"],
     )
-    return "//%s:%sunit" % (_head_of(native.package_name()), _KINDS[kind])
+    return "//%s:%sunit" % (native.package_name(), _KINDS[kind])
 
 def with_units(other, units, tests = None):
     """The value of an attribute that differs in builds with units.
@@ -170,14 +118,16 @@ def with_units(other, units, tests = None):
     Args:
       other: the value in builds without units.
       units: the value in builds with units.
-      tests: the value in those with units of tests alone, if it is not `other`.
+      tests: the value in those with units of tests alone, if it is not `other`, or `units` in the folders of benchmarks.
 
     Returns:
       the value in each build.
     """
+    if tests == None:
+        tests = units if (native.package_name() + "/").startswith(_BENCHMARKS + "/") else other
     return select({
         _NO_UNITS: other,
-        _UNITS_OF_TESTS: other if tests == None else tests,
+        _UNITS_OF_TESTS: tests,
         "//conditions:default": units,
     })
 
@@ -240,7 +190,7 @@ def _included(name, srcs, testonly):
     )
     return [out]
 
-def _outside(labels, kind, kinds, aliases, room):
+def _outside(labels, kind, kinds, aliases):
     """The labels without those of the same unit.
 
     Args:
@@ -248,7 +198,6 @@ def _outside(labels, kind, kinds, aliases, room):
       kind: the kind of the unit.
       kinds: the kinds of the members of this folder, by name.
       aliases: the labels that the aliases of this folder stand for, by name.
-      room: the folders of the unit, if there are several.
     """
     own = "//" + native.package_name()
     outside = []
@@ -256,18 +205,12 @@ def _outside(labels, kind, kinds, aliases, room):
         if label.startswith(":"):
             label = aliases.get(label[1:], label)
         path, _, name = label.partition(":")
-        if path == own or not path:
-            if kinds.get(name or path.rpartition("/")[2]) != kind:
-                outside.append(label)
-        elif path[2:] not in room or label in _APART:
+        if (path != own and path) or kinds.get(name or path.rpartition("/")[2]) != kind:
             outside.append(label)
     return outside
 
 def unit():
     """Declares the units of a folder. It is the last call of the BUILD file."""
-    folder = native.package_name()
-    head = _head_of(folder)
-    room = [head] + _SHARED[head] if head in _SHARED else []
     rules = native.existing_rules().values()
     members = [each for each in rules if each["kind"] == "_member"]
 
@@ -280,7 +223,7 @@ def unit():
     kinds = {each["name"][:-len(".member")]: each["links"] for each in members}
     for kind, prefix in _KINDS.items():
         parts = [each for each in members if each["links"] == kind]
-        if not parts and not room:
+        if not parts:
             continue
         sources = [label for each in parts for label in each["sources"]]
         needs = {label: None for each in parts for label in each["needs"]}
@@ -290,7 +233,6 @@ def unit():
             srcs = sources,
             out = name + ".cc",
             tags = ["manual"],
-            visibility = ["//visibility:public"],
         )
         native.cc_library(name = name + ".included", textual_hdrs = sources, tags = ["manual"])
         native.cc_library(
@@ -298,22 +240,18 @@ def unit():
             hdrs = {label: None for each in parts for label in each["headers"]}.keys(),
             include_prefix = INCLUDE_PREFIX,
             strip_include_prefix = "/",
-            deps = _outside(needs, kind, kinds, aliases, room) + [":%s.included" % name],
+            deps = _outside(needs, kind, kinds, aliases) + [":%s.included" % name],
             tags = ["manual"],
-            visibility = ["//visibility:public"],
         )
-        if folder != head:
-            continue
         attributes = {}
         precompile("torch" if kind == "torch" else "standard", attributes)
         native.cc_library(
             name = name,
-            srcs = ["//%s:%s.cc" % (each, name) for each in room or [folder]],
-            # A registrar in any of the folders must remain in a static link. Only libraries with libtorch have them.
-            alwayslink = any([each["alwayslink"] for each in parts]) or (room != [] and kind == "torch"),
+            srcs = [name + ".cc"],
+            # A registrar must remain in a static link.
+            alwayslink = any([each["alwayslink"] for each in parts]),
             copts = attributes["copts"],
-            deps = ["//%s:%s.headers" % (each, name) for each in room or [folder]] +
-                   ([":unit"] if room and kind != "standard" else []) + attributes["deps"],
+            deps = [":%s.headers" % name] + attributes["deps"],
             tags = ["manual"],
             visibility = ["//visibility:public"],
         )

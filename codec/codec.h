@@ -34,7 +34,7 @@ namespace gradwire::rpc {
 // the moves and destructors of T, must not take a lock that a thread may hold while it calls or waits.
 //
 // Available codecs: in this header numbers, bool and strings; in codec/codec_containers.h optional, pair,
-// tuple, vector, map, complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in
+// tuple, vector, map, complex, protobuf messages and absl::Status; in rpc/calls/rref.h RRef<T>; in
 // codec/torch/tensor_codec.h at::Tensor; in codec/torch/ivalue_codec.h c10::IValue.
 template <class T, class Enable = void>
 struct Codec;
@@ -54,7 +54,8 @@ constexpr void require_codec() {
   static_assert(
       HasCodec<T>::value,
       "a value of this type cannot be sent, because it has no Codec: include the header of its Codec "
-      "(codec/codec_containers.h, rpc/rref.h, codec/torch/tensor_codec.h, codec/torch/ivalue_codec.h) or "
+      "(codec/codec_containers.h, rpc/calls/rref.h, codec/torch/tensor_codec.h, codec/torch/ivalue_codec.h) "
+      "or "
       "specialise gradwire::rpc::Codec for it (codec/codec.h has an example)");
 }
 
@@ -66,16 +67,20 @@ std::string codec_type_name() {
 }
 
 // Encodes `value`, a T or a const T&. A value that is moved in is consumed: its tensors may be sent without a
-// copy.
+// copy. InvalidArgument if it is nested more than kMaxNesting deep.
 template <class T, class V>
 absl::Status encode_value(V&& value, Encoder& encoder, proto::Value& out) {
   require_codec<T>();
+  const Nesting::Step step(encoder.nesting(), out);
+  GRADWIRE_RETURN_IF_ERROR(step.status());
   return Codec<T>::encode(std::forward<V>(value), encoder, out);
 }
 
 template <class T>
 absl::StatusOr<T> decode_value(const proto::Value& in, Decoder& decoder) {
   require_codec<T>();
+  const Nesting::Step step(decoder.nesting(), in);
+  GRADWIRE_RETURN_IF_ERROR(step.status());
   return Codec<T>::decode(in, decoder);
 }
 

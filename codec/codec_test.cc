@@ -92,6 +92,30 @@ TEST(Codec, UserTypesNest) {
   EXPECT_EQ(Codec<std::vector<Point>>::type_name(), "list[Point]");
 }
 
+TEST(Codec, ValueNestedTooDeepRefusedAtBothEnds) {
+  EXPECT_TRUE(round_trip<Chain>(Chain::of(kMaxNesting)).ok());
+  const absl::Status encoded = round_trip<Chain>(Chain::of(kMaxNesting + 1)).status();
+  EXPECT_EQ(encoded.code(), absl::StatusCode::kInvalidArgument) << encoded;
+
+  // A sender that does not count.
+  proto::Payload payload;
+  proto::Value* value = payload.add_values();
+  for (int i = 0; i < kMaxNesting; ++i) value = value->mutable_list()->add_values();
+  value->mutable_list();
+  const std::vector<std::shared_ptr<RRefHandle>> no_references;
+  Decoder decoder(payload, nullptr, no_references);
+  const absl::Status decoded = decode_value<Chain>(payload.values(0), decoder).status();
+  EXPECT_EQ(decoded.code(), absl::StatusCode::kInvalidArgument) << decoded;
+  // The count is that of the value, not of the message.
+  payload.add_values()->mutable_list();
+  EXPECT_TRUE(decode_value<Chain>(payload.values(1), decoder).ok());
+
+  // Many values side by side are not deep.
+  Chain wide;
+  wide.rest.resize(10 * kMaxNesting);
+  EXPECT_TRUE(round_trip<Chain>(wide).ok());
+}
+
 TEST(Codec, ProtobufMessagesTravelByTheirName) {
   proto::SentTensors tensors;
   tensors.set_message(9);
@@ -133,7 +157,8 @@ TEST(Codec, TuplesAreReadFromEitherKindOfList) {
   wire.mutable_tuple()->add_values()->set_integer(1);
   wire.mutable_tuple()->add_values()->set_text("b");
   const proto::Payload payload;
-  Decoder decoder(payload, nullptr, {});
+  const std::vector<std::shared_ptr<RRefHandle>> no_references;
+  Decoder decoder(payload, nullptr, no_references);
   const auto got = decode_value<std::pair<int, std::string>>(wire, decoder);
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->second, "b");
@@ -143,7 +168,8 @@ TEST(Codec, MapWithMoreKeysThanValuesRefused) {
   proto::Value wire;
   wire.mutable_map()->add_keys()->set_integer(1);
   const proto::Payload payload;
-  Decoder decoder(payload, nullptr, {});
+  const std::vector<std::shared_ptr<RRefHandle>> no_references;
+  Decoder decoder(payload, nullptr, no_references);
   EXPECT_FALSE((decode_value<std::map<int, int>>(wire, decoder).ok()));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec.h"
+#include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/encoder.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/transport/message.h"
@@ -76,5 +78,31 @@ absl::StatusOr<R> round_trip(V&& value, TensorSharing sharing = TensorSharing::k
   GRADWIRE_ASSIGN_OR_RETURN(IncomingPayload in, receive(std::move(wire)));
   return decode_first<R>(in);
 }
+
+// A type that contains values of its own type, in a chain of `depth` nodes.
+struct Chain {
+  std::vector<Chain> rest;
+  static Chain of(int64_t depth) {
+    Chain chain;
+    for (int64_t i = 1; i < depth; ++i) {
+      Chain longer;
+      longer.rest.push_back(std::move(chain));
+      chain = std::move(longer);
+    }
+    return chain;
+  }
+};
+
+template <>
+struct Codec<Chain> {
+  static std::string type_name() { return "Chain"; }
+  static absl::Status encode(const Chain& value, Encoder& encoder, proto::Value& out) {
+    return encode_value<std::vector<Chain>>(value.rest, encoder, out);
+  }
+  static absl::StatusOr<Chain> decode(const proto::Value& in, Decoder& decoder) {
+    GRADWIRE_ASSIGN_OR_RETURN(auto rest, decode_value<std::vector<Chain>>(in, decoder));
+    return Chain{std::move(rest)};
+  }
+};
 
 }  // namespace gradwire::rpc

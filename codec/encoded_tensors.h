@@ -8,6 +8,10 @@
 #include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/transport/message.h"
 
+namespace gradwire {
+class Executor;
+}
+
 namespace gradwire::rpc {
 
 // Tensors in the memory of this process that a message names, and that its receiver, an agent of this
@@ -30,6 +34,9 @@ class SentAhead {
 
 // The tensors of a message after encode(), except their descriptions.
 struct EncodedTensors {
+  // Set before encode(): runs the deleters of memory of the program that the message shares. nullptr: that of
+  // the agent of the encoding thread does (adopted_executor()).
+  std::shared_ptr<Executor> executor;
   // A point in the streams on the way to `copies`. When it is reached, the bytes of the first `buffers`
   // buffers are complete.
   struct Progress {

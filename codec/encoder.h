@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/tensor_set.h"
@@ -13,6 +14,46 @@
 namespace gradwire::rpc {
 
 class RRefHandle;
+
+// The maximum depth of nested values in one message. Protobuf's parser refuses messages that are nested more
+// than 100 deep, and the receiver would close the connection. Each level takes two of these, and what
+// surrounds a value takes some.
+inline constexpr int kMaxNesting = 45;
+
+// Counts how deep the value is nested that is being encoded or decoded.
+class Nesting {
+ public:
+  // Exists while the value `at` is encoded or decoded, inside the step of the value that contains it. A codec
+  // that passes its own value on to another codec goes no deeper.
+  class Step {
+   public:
+    Step(Nesting& nesting, const proto::Value& at)
+        : nesting_(nesting), outer_(nesting.innermost_), levels_(&at == outer_ ? 0 : 1) {
+      nesting_.innermost_ = &at;
+      nesting_.depth_ += levels_;
+    }
+    ~Step() {
+      nesting_.innermost_ = outer_;
+      nesting_.depth_ -= levels_;
+    }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+    // InvalidArgument if the value is nested too deep.
+    absl::Status status() const { return nesting_.depth_ <= kMaxNesting ? absl::OkStatus() : too_deep(); }
+
+   private:
+    static absl::Status too_deep();
+
+    Nesting& nesting_;
+    const proto::Value* const outer_;
+    const int levels_;
+  };
+
+ private:
+  const proto::Value* innermost_ = nullptr;
+  int depth_ = 0;
+};
 
 // Collects the tensors and references of one payload. Codec<T>::encode uses it. Not thread-safe. It exists
 // while one message is encoded.
@@ -33,6 +74,7 @@ class Encoder {
   Encoder& operator=(const Encoder&) = delete;
 
   proto::Payload& payload() { return payload_; }
+  Nesting& nesting() { return nesting_; }
 
   // The set to which tensors are added; created on first use. Set is the tensor codec's subclass of
   // TensorSet.
@@ -52,6 +94,7 @@ class Encoder {
  private:
   proto::Payload& payload_;
   References* const references_;
+  Nesting nesting_;
   std::unique_ptr<TensorSet> tensors_;
 };
 
@@ -66,6 +109,7 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
 
   const proto::Payload& payload() const { return payload_; }
+  Nesting& nesting() { return nesting_; }
 
   // Returns nullptr if the payload has no tensors.
   template <class Set>
@@ -81,6 +125,7 @@ class Decoder {
 
  private:
   const proto::Payload& payload_;
+  Nesting nesting_;
   TensorSet* const tensors_;
   const std::vector<std::shared_ptr<RRefHandle>>& references_;
 };

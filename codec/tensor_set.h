@@ -103,7 +103,7 @@ class HandlerStreams {
   virtual bool cover(const TensorSet& tensors) const = 0;
 };
 
-// Converts tensors to bytes and back. //codec/torch:tensor_backend installs it once per process. Thread-safe.
+// Converts tensors to bytes and back. //codec/torch installs it once per process. Thread-safe.
 class TensorBackend {
  public:
   virtual ~TensorBackend() = default;

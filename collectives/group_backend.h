@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {

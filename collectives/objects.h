@@ -20,7 +20,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/collectives/group/object_bytes.h"
+#include "gradwire/collectives/objects/object_bytes.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/world.h"
 

@@ -17,7 +17,7 @@
 #include "gradwire/collectives/reduce_op.h"
 #include "gradwire/collectives/work.h"
 #include "gradwire/security/security_options.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::collectives {
 
@@ -30,7 +30,7 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 struct ProcessGroupOptions {
   // "cpu" ("gloo", "tcp"), "mpi" or "nccl"; empty: "cpu", and in a CUDA build "nccl" for CUDA tensors.
   std::string backend;
-  // The init method (store/init_method.h). Used if no `store` is given.
+  // The init method (store/init/init_method.h). Used if no `store` is given.
   std::string init_method = "env://";
   // The limit for making the group, and for each of its operations.
   absl::Duration timeout = kDefaultTimeout;

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/collectives/group_backend.h"
 
 namespace gradwire::collectives {

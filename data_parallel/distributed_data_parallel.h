@@ -9,12 +9,12 @@
 
 #include "gradwire/data_parallel/hooks/comm_hook.h"
 #include "gradwire/data_parallel/join/join.h"
-#include "gradwire/data_parallel/join/reducer_join.h"
 #include "gradwire/data_parallel/module_reducer.h"
+#include "gradwire/data_parallel/reducer/reducer_join.h"
 #include "gradwire/data_parallel/sync_batch_norm/own_collectives.h"
 #include "gradwire/device/tensors_in.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 namespace data_parallel_internal {
 
@@ -146,7 +146,7 @@ class DistributedDataParallel : public torch::nn::Module, public Joinable {
   //   }
   Join join(const JoinOptions& options = {}) { return Join({this}, options); }
   // Called by Join.
-  const std::shared_ptr<ProcessGroup>& join_group() const override { return reducer_->group(); }
+  const std::shared_ptr<collectives::ProcessGroup>& join_group() const override { return reducer_->group(); }
   // Called by Join.
   void check_join() const override { refuse_own_collectives(*module_); }
   // Called by Join.
@@ -188,4 +188,10 @@ template <class Holder>
 requires requires { typename Holder::ContainedType; }
 DistributedDataParallel(Holder, const DistributedDataParallelOptions& = {})->DistributedDataParallel<Holder>;
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::DistributedDataParallel;
+using data_parallel::NoSyncGuard;
 }  // namespace gradwire::collectives

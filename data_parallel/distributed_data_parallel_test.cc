@@ -9,7 +9,7 @@
 
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // The expected average over `ranks` ranks, computed by one replica from the whole batch.
@@ -303,4 +303,4 @@ TEST(DistributedDataParallel, BucketsFollowTheOrderOfRankZeroIfRanksDiffer) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -10,7 +10,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/world.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 SamplerPlan make_plan(std::size_t size, const DistributedSamplerOptions& options) {
@@ -18,8 +18,8 @@ SamplerPlan make_plan(std::size_t size, const DistributedSamplerOptions& options
   int64_t rank = options.rank;
   // Values that are not given come from the process group, or describe the only replica if there is no
   // group.
-  if ((replicas < 0 || rank < 0) && is_initialized()) {
-    const Group group = world();
+  if ((replicas < 0 || rank < 0) && collectives::is_initialized()) {
+    const collectives::Group group = collectives::world();
     if (replicas < 0) replicas = group->size();
     if (rank < 0) rank = group->rank();
   }
@@ -85,4 +85,4 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   position_ = static_cast<std::size_t>(std::max<int64_t>(0, position.item<int64_t>()));
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

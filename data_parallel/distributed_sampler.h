@@ -11,7 +11,7 @@
 
 #include "gradwire/data_parallel/sampler_indices.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Options of DistributedSampler: how the indices are divided among the ranks.
 struct DistributedSamplerOptions {
@@ -70,4 +70,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::size_t position_ = 0;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::DistributedSampler;
+using data_parallel::DistributedSamplerOptions;
 }  // namespace gradwire::collectives

@@ -8,7 +8,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using Indices = std::vector<std::size_t>;
@@ -61,4 +61,4 @@ TEST(DistributedSampler, InvalidRanksAreRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -12,7 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/world.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
@@ -146,7 +146,7 @@ std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
     each.sparse_gradient = sparse.contains(each.name) || contains(options.sparse_parameters, each.name);
     if (contains(options.delayed_parameters, each.name)) reducer.delayed.push_back(each);
   }
-  reducer.group = group_or_world(options.group);
+  reducer.group = collectives::group_or_world(options.group);
   if (reducer.group->rank() < 0) {
     throw Error(absl::InvalidArgumentError(
         absl::StrCat("DistributedDataParallel: this rank is not a member of the group \"",
@@ -172,4 +172,4 @@ std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
   return std::make_unique<Reducer>(std::move(parameters), std::move(buffers), std::move(reducer));
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "gradwire/collectives/process_group.h"
-#include "gradwire/data_parallel/reducer.h"
+#include "gradwire/data_parallel/reducer/reducer.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // How DistributedDataParallel computes in a low precision. It follows _MixedPrecision of
 // torch.nn.parallel.distributed.
@@ -33,7 +33,7 @@ struct MixedPrecision {
 // torch.nn.parallel.DistributedDataParallel.
 struct DistributedDataParallelOptions {
   // nullptr: the world.
-  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<collectives::ProcessGroup> group;
   // The index of the module's accelerator, for example 0 for cuda:0; at most one. Tensors in forward's
   // arguments are moved to it, also those in vectors, maps, tuples and optionals. Empty: they are not moved.
   std::vector<int64_t> device_ids;
@@ -86,4 +86,10 @@ at::Device parameter_device(const torch::nn::Module& module);
 std::optional<at::Device> input_device(const torch::nn::Module& module,
                                        const DistributedDataParallelOptions& options);
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::DistributedDataParallelOptions;
+using data_parallel::MixedPrecision;
 }  // namespace gradwire::collectives

@@ -4,7 +4,7 @@
 #include <random>
 #include <utility>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // A random number below `bound`, uniformly distributed. std::uniform_int_distribution is not used, because
@@ -40,4 +40,4 @@ std::vector<std::size_t> sampler_indices(const SamplerPlan& plan, uint64_t epoch
   return mine;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

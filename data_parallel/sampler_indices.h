@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // How the indices of a data set are divided among ranks.
 struct SamplerPlan {
@@ -29,4 +29,4 @@ std::size_t samples_of_each_rank(const SamplerPlan& plan);
 //   3. Take every num_replicas-th index, beginning with the index at position `rank`.
 std::vector<std::size_t> sampler_indices(const SamplerPlan& plan, uint64_t epoch);
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

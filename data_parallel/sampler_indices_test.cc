@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using Indices = std::vector<std::size_t>;
@@ -74,4 +74,4 @@ TEST(SamplerIndices, EveryIndexIsEquallyLikelyToBeFirst) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

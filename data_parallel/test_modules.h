@@ -13,17 +13,17 @@
 
 // Helpers for tests of replicated modules. All numbers are small integers, so that float64 sums are exact in
 // any order.
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
-using testing::Group;
-using testing::Ranks;
+using collectives::testing::Group;
+using collectives::testing::Ranks;
 
 // The timeout limits how long a test waits for a rank that has failed.
-inline const ProcessGroupOptions kOptions{.timeout = absl::Seconds(60)};
+inline const collectives::ProcessGroupOptions kOptions{.timeout = absl::Seconds(60)};
 
 // Every test runs over the reference backend.
 inline const bool kUsesLocalBackend = [] {
-  testing::use_local_backend();
+  collectives::testing::use_local_backend();
   return true;
 }();
 
@@ -94,4 +94,4 @@ void on_replicas(int size, const DistributedDataParallelOptions& options, Body b
   });
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

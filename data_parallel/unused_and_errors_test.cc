@@ -9,7 +9,7 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 void expect_error(const absl::Status& status, absl::StatusCode code, const std::vector<std::string>& parts) {
@@ -227,4 +227,4 @@ TEST(DataParallelErrors, RankThatFailsEndsThePassOfTheOthers) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/gateway/testing/client.h"
 #include "gradwire/gateway/testing/fixture.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/stream.h"
 
 // Streams of results through the gateway, without tensors.

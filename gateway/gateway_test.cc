@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,8 +18,9 @@
 #include "gradwire/gateway/server.h"
 #include "gradwire/gateway/testing/client.h"
 #include "gradwire/gateway/testing/fixture.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/gateway/values/tensors.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
 
 // A client in C++, a gateway in a worker, and the other workers, in one process, without tensors.
 namespace gradwire::gateway {
@@ -482,6 +484,34 @@ TEST_F(GatewayTest, MalformedUploadsEndTheirCall) {
   EXPECT_EQ(end_of({v1::UploadPart()}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(end_of({request, request}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(end_of({request, chunk}), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// A bridge to tensors for which no memory is left.
+class NoMemory final : public TensorBridge {
+ public:
+  NoMemory() { install_tensor_bridge(this); }
+  ~NoMemory() override { install_tensor_bridge(nullptr); }
+  absl::StatusOr<transport::Buffer> allocate(std::size_t) override { throw std::bad_alloc(); }
+  uint32_t add(TensorBytes, rpc::Encoder&) override { return 0; }
+  absl::StatusOr<TensorBytes> read(rpc::TensorSet&, uint32_t) override { throw std::bad_alloc(); }
+};
+
+// The exception is thrown in a callback of gRPC.
+TEST_F(GatewayTest, AnExceptionEndsItsCallAndNothingElse) {
+  const NoMemory bridge;
+  Client& client = start();
+  Context context;
+  auto stream = client.stub->CallChunked(&context);
+  v1::UploadPart part;
+  *part.mutable_request() = call_of("worker1", name("where"), {});
+  v1::Tensor& tensor = *part.mutable_request()->add_arguments()->mutable_tensor();
+  tensor.set_dtype(v1::DTYPE_FLOAT32);
+  tensor.add_shape(4);
+  tensor.set_chunked(true);
+  ASSERT_TRUE(stream->Write(part));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(eventually([this] { return server_->calls() == 0; }));
+  EXPECT_TRUE(client.call(call_of("worker1", name("where"), {})).ok());
 }
 
 TEST_F(GatewayTest, ACancelledUploadEndsItsCall) {

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/gateway/testing/client.h"
 #include "gradwire/gateway/testing/fixture.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/stream.h"
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 // The trace context of W3C in the metadata of a client's RPC goes with the call.
 namespace gradwire::gateway {

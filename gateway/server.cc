@@ -18,10 +18,11 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/gateway/access/access.h"
 #include "gradwire/gateway/serving/core.h"
 #include "gradwire/gateway/serving/service.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/security/checked_file.h"
 
 namespace gradwire::gateway {
@@ -52,7 +53,8 @@ std::shared_ptr<grpc::ServerCredentials> credentials(const Options& options) {
   return grpc::SslServerCredentials(tls);
 }
 
-// Searches for idle sessions and stalled streams, again and again while the core exists.
+// Searches for idle sessions and stalled streams, again and again while the core exists. A search schedules
+// the next one, so that no two of them wait for a thread. One that throws is logged, and the next one comes.
 void watch(const std::weak_ptr<Core>& weak, absl::Duration period) {
   const std::shared_ptr<Core> core = weak.lock();
   if (core == nullptr) return;
@@ -61,11 +63,11 @@ void watch(const std::weak_ptr<Core>& weak, absl::Duration period) {
     if (alive == nullptr) return;
     // gRPC's callbacks do not run on the timers' thread.
     alive->agent->executor()->post([weak, period] {
-      if (const std::shared_ptr<Core> still = weak.lock()) {
-        still->sessions.expire();
-        still->stalls.check();
-        watch(weak, period);
-      }
+      const std::shared_ptr<Core> still = weak.lock();
+      if (still == nullptr) return;
+      run_contained("the search for idle sessions", [&] { still->sessions.expire(); });
+      run_contained("the search for stalled streams", [&] { still->stalls.check(); });
+      watch(weak, period);
     });
   });
 }
@@ -89,8 +91,8 @@ class PrivateFiles {
 
 }  // namespace
 
-struct Server::Parts {
-  Parts(std::shared_ptr<rpc::Agent> worker, Options options)
+struct Server::Impl {
+  Impl(std::shared_ptr<rpc::Agent> worker, Options options)
       // The pointer that Agent::start() returned shuts the agent down when it is destroyed. The core lives on
       // in calls, on threads of the agent itself, so it has a pointer without that duty.
       : agent(std::move(worker)),
@@ -110,8 +112,8 @@ struct Server::Parts {
 };
 
 Server::Server(std::shared_ptr<rpc::Agent> agent, Options options)
-    : parts_(std::make_unique<Parts>(std::move(agent), std::move(options))) {
-  const Options& checked = parts_->core->options;
+    : impl_(std::make_unique<Impl>(std::move(agent), std::move(options))) {
+  const Options& checked = impl_->core->options;
   throw_if_error(check_options(checked));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -124,37 +126,37 @@ Server::Server(std::shared_ptr<rpc::Agent> agent, Options options)
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
-  builder.AddListeningPort(checked.address, credentials(checked), &parts_->port);
-  builder.RegisterService(&parts_->service);
+  builder.AddListeningPort(checked.address, credentials(checked), &impl_->port);
+  builder.RegisterService(&impl_->service);
   {
     const PrivateFiles only_for_unix_sockets(absl::StartsWith(checked.address, "unix:"));
-    parts_->server = builder.BuildAndStart();
+    impl_->server = builder.BuildAndStart();
   }
-  if (parts_->server == nullptr || parts_->port == 0) {
+  if (impl_->server == nullptr || impl_->port == 0) {
     throw Error(absl::UnavailableError(absl::StrCat("cannot listen on ", checked.address,
                                                     ": is the address in use, or not one of this host?")));
   }
-  parts_->server->GetHealthCheckService()->SetServingStatus(kServiceName, true);
+  impl_->server->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   const absl::Duration shortest = std::min(checked.session_idle, checked.stall_timeout);
-  watch(parts_->core, std::clamp(shortest / 4, absl::Milliseconds(10), absl::Seconds(1)));
+  watch(impl_->core, std::clamp(shortest / 4, absl::Milliseconds(10), absl::Seconds(1)));
 }
 
 Server::~Server() { shutdown(); }
 
-int Server::port() const { return parts_->port; }
-std::size_t Server::objects() const { return parts_->core->sessions.objects(); }
-std::size_t Server::calls() const { return parts_->core->limits.calls(); }
+int Server::port() const { return impl_->port; }
+std::size_t Server::objects() const { return impl_->core->sessions.objects(); }
+std::size_t Server::calls() const { return impl_->core->limits.calls(); }
 
 void Server::shutdown() {
-  std::call_once(parts_->stopped, [this] {
-    if (parts_->server == nullptr) return;
-    parts_->server->GetHealthCheckService()->SetServingStatus(false);
-    parts_->core->sessions.end_all(absl::UnavailableError("the gateway shuts down"));
-    parts_->server->Shutdown(std::chrono::system_clock::now() +
-                             absl::ToChronoMilliseconds(parts_->core->options.drain));
-    parts_->server->Wait();
+  std::call_once(impl_->stopped, [this] {
+    if (impl_->server == nullptr) return;
+    impl_->server->GetHealthCheckService()->SetServingStatus(false);
+    impl_->core->sessions.end_all(absl::UnavailableError("the gateway shuts down"));
+    impl_->server->Shutdown(std::chrono::system_clock::now() +
+                            absl::ToChronoMilliseconds(impl_->core->options.drain));
+    impl_->server->Wait();
     // A session that was opened meanwhile.
-    parts_->core->sessions.end_all(absl::UnavailableError("the gateway shuts down"));
+    impl_->core->sessions.end_all(absl::UnavailableError("the gateway shuts down"));
   });
 }
 

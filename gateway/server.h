@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "gradwire/gateway/options.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/gateway/options/options.h"
+#include "gradwire/rpc/calls/agent.h"
 
 namespace gradwire::gateway {
 
@@ -37,8 +37,8 @@ class Server {
   void shutdown();
 
  private:
-  struct Parts;
-  const std::unique_ptr<Parts> parts_;
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace gradwire::gateway

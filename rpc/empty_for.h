@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/destination.h"
 
 namespace gradwire::rpc {
 

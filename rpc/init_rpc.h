@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/options.h"
 
 namespace gradwire::rpc {
 
@@ -34,12 +34,15 @@ void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBa
               BackendType backend = BackendType::kNative);
 
 // Shuts the agent of init_rpc down. A graceful shutdown continues to serve until every member has called
-// shutdown and all calls (including nested calls) and reference messages have ended. It fails with
-// Unavailable when a member dies, and with DeadlineExceeded after the timeout. Both errors name the worker. A
-// shutdown that is not graceful refuses new calls and fails pending ones.
+// shutdown and all calls (including nested calls) and reference messages have ended. In an open group it
+// waits for this worker alone, which refuses new calls with Unavailable meanwhile. It fails with
+// Unavailable when a member dies, and with DeadlineExceeded after the timeout. Both errors name the worker.
+// It fails with Aborted when the group has declared this worker dead, or when the store was started again
+// without its keys. A shutdown that is not graceful refuses new calls and fails pending ones.
 //
 // In both cases all threads have ended when shutdown returns or throws. Later calls fail with
-// FailedPrecondition, and init_rpc can be called again. Does nothing when there was never an agent.
+// FailedPrecondition, and init_rpc can be called again. Threads that call shutdown at the same time all get
+// the result of the first one. Does nothing when there was never an agent, or when it has ended.
 void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
 
 // Changes the timeout of calls that have none of their own: those that this worker makes from now on. Calls

@@ -12,14 +12,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "gradwire/base/future.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/rref.h"
 #include "gradwire/rpc/mesh/broadcast.h"
 #include "gradwire/rpc/mesh/gather.h"
 #include "gradwire/rpc/mesh/mesh_function.h"
+#include "gradwire/rpc/mesh/mesh_result.h"
 #include "gradwire/rpc/mesh/mesh_shape.h"
-#include "gradwire/rpc/mesh_result.h"
-#include "gradwire/rpc/rref.h"
 
 namespace gradwire::rpc {
 
@@ -33,10 +33,10 @@ class MeshRRef;
 //   MeshResult<at::Tensor> all = mesh.call<&scale>(x, 2.0);           // runs on the four at the same time
 //   std::vector<at::Tensor> first = mesh.slice("host", 0).call<&scale>(x, 2.0).values();
 //
-// A call encodes its arguments once. The calls of the members are ordinary calls otherwise (rpc/call.h): with
-// the deadline of the caller, its autograd context, and repetitions of idempotent functions. Immutable, cheap
-// to copy, and thread-safe. It does not keep its agent alive: after that agent's end calls throw
-// FailedPrecondition.
+// A call encodes its arguments once. The calls of the members are ordinary calls otherwise
+// (rpc/calls/call.h): with the deadline of the caller, its autograd context, and repetitions of idempotent
+// functions. Immutable, cheap to copy, and thread-safe. It does not keep its agent alive: after that agent's
+// end calls throw FailedPrecondition.
 class Mesh {
  public:
   // The workers with these names. Without dimensions they form one, "member". `agent` makes the calls;

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/device/tensors_in.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/modules/remote_module_methods.h"
 
 // Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter

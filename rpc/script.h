@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/rpc/callee/server_call.h"
-#include "gradwire/rpc/op.h"
+#include "gradwire/rpc/calls/op.h"
+#include "gradwire/rpc/registry/server_call.h"
 
 namespace torch::jit {
 struct CompilationUnit;

@@ -14,7 +14,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/codec/type_name.h"
-#include "gradwire/rpc/constructor.h"
+#include "gradwire/rpc/registry/constructor.h"
 #include "gradwire/rpc/remote_module.h"
 
 // Lets a module be a layer of a remote SequentialImpl: at namespace scope, in a library that both programs

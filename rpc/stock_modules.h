@@ -18,8 +18,8 @@
 #include <optional>
 #include <tuple>
 
-#include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/modules/module_options.h"
+#include "gradwire/rpc/registry/constructor.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/sequential.h"
 

@@ -13,11 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/destination.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/calls/rref.h"
+#include "gradwire/rpc/core/destination.h"
 #include "gradwire/rpc/streams/serve_stream.h"      // IWYU pragma: export
 #include "gradwire/rpc/streams/stream_coroutine.h"  // IWYU pragma: export
 #include "gradwire/rpc/streams/stream_reader.h"
@@ -79,29 +79,31 @@ class StreamWriter {
  public:
   // For make_stream().
   explicit StreamWriter(std::shared_ptr<TypedStreamSource<T>> source)
-      : owner_(std::make_shared<Owner>(std::move(source))) {}
+      : obligation_(std::make_shared<Obligation>(std::move(source))) {}
 
-  // Adds an item. Waits while the reader's window is full. Throws Error: Cancelled, or the reason of the
-  // cancellation, when the reader is gone; FailedPrecondition after finish(). Before the handler has returned
-  // the stream nobody reads it: then the handler's own writes do not wait, and fail with ResourceExhausted
-  // after 1,024 items or 4 MiB. Other threads wait.
+  // Adds an item. Waits while the reader's window is full. Throws Error: Cancelled when the reader is gone;
+  // Unavailable, or Cancelled, when this worker shuts down; FailedPrecondition after finish(). Before the
+  // handler has returned the stream nobody reads it: then the handler's own writes do not wait, and fail with
+  // ResourceExhausted after 1,024 items or 4 MiB. Other threads wait.
   void write(T item) const { write_async(std::move(item)).wait(); }
   // As write(), without waiting: the future completes when the item is in the window, and reports errors. The
   // next item should wait for it.
-  Future<void> write_async(T item) const { return owner_->source->write(std::move(item)); }
+  Future<void> write_async(T item) const { return obligation_->source->write(std::move(item)); }
   // Ends the stream after the items written so far. With an error the reader gets it after them. Later calls
   // have no effect.
-  void finish(const absl::Status& status = absl::OkStatus()) const { owner_->source->end(status); }
+  void finish(const absl::Status& status = absl::OkStatus()) const { obligation_->source->end(status); }
   // Whether the reader is gone, so that no item is needed.
-  bool cancelled() const { return !owner_->source->cancelled().ok(); }
+  bool cancelled() const { return !obligation_->source->cancelled().ok(); }
 
  private:
-  struct Owner {
-    explicit Owner(std::shared_ptr<TypedStreamSource<T>> s) : source(std::move(s)) {}
-    ~Owner() { source->end(absl::AbortedError("the writer of the stream was dropped without finish()")); }
+  struct Obligation {
+    explicit Obligation(std::shared_ptr<TypedStreamSource<T>> s) : source(std::move(s)) {}
+    ~Obligation() {
+      source->end(absl::AbortedError("the writer of the stream was dropped without finish()"));
+    }
     const std::shared_ptr<TypedStreamSource<T>> source;
   };
-  std::shared_ptr<Owner> owner_;
+  std::shared_ptr<Obligation> obligation_;
 };
 
 // Both ends of a stream inside the function that returns it.
@@ -131,9 +133,10 @@ struct StreamOptions {
   // The bytes of tensors, strings and containers are known. An item of another type counts as 64 KiB, unless
   // its Codec has a function byte_size(value).
   int64_t window_bytes = int64_t{4} << 20;
-  // Bounds the whole stream, from rpc_stream to its end. It is checked while the reader waits for an item. A
-  // stream that a handler reads also ends at the deadline of the call that the handler serves.
-  // InfiniteDuration(): no limit. The timeout of the destination bounds each wait for an item.
+  // Bounds the whole stream, from rpc_stream until its last item has been read: then reading fails, also
+  // where items have arrived. A stream that a handler reads also ends at the deadline of the call that the
+  // handler serves. InfiniteDuration(): no limit. The timeout of the destination, or of the reference, bounds
+  // each wait for an item.
   absl::Duration total_timeout = absl::InfiniteDuration();
 };
 
@@ -156,15 +159,36 @@ class StreamDestination {
   StreamOptions options_;
 };
 
+// The object whose method produces a stream, with the settings of the stream:
+//   rpc_stream<&Model::generate>(StreamObject(model, {.window_items = 16}), "Once upon", 100)
+template <class C>
+class StreamObject {
+ public:
+  // The timeout of the reference (RRef::with_timeout) bounds each wait for an item.
+  explicit StreamObject(RRef<C> object, StreamOptions options = {})
+      : object_(std::move(object)), options_(options) {}
+
+  // The object.
+  const RRef<C>& object() const { return object_; }
+  // The settings of the stream.
+  const StreamOptions& options() const { return options_; }
+
+ private:
+  RRef<C> object_;
+  StreamOptions options_;
+};
+
 // A stream that another worker (or this one) produces, at its reader. Movable, not copyable. One thread reads
 // at a time; cancel() may be called from any thread. Destruction cancels the stream, so that the producer
 // stops soon.
 //
 // Errors are thrown as Error with the producer's worker, after all items that were produced before:
 //   the producer's own         as of rpc_sync: Unknown for an exception; an Error keeps its code
-//   DeadlineExceeded           no item within the timeout of the destination, or within total_timeout
-//   Unavailable, Aborted       the producer's worker died, left or was started again, or the connection broke
-//   Cancelled                  cancel() was called, or the producer's worker shut down
+//   DeadlineExceeded           no item within the timeout of the destination or reference; no end within
+//                              total_timeout
+//   Unavailable, Aborted       the producer's worker died, shut down or was started again, or the connection
+//                              broke
+//   Cancelled                  cancel() was called
 //   FailedPrecondition         the agent was shut down; another wait is in progress; the function was called
 //                              in an autograd context
 // After the end or an error each call returns the same again.
@@ -244,8 +268,8 @@ namespace stream_internal {
 
 // Sends the call, and the first takes behind it. `C`: the class of the object of a method, or void.
 template <auto F, class C, class... A>
-auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& to, RRefHandle* object,
-                  const std::shared_ptr<RRefHandle>& keep, A&&... arguments) {
+auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& to,
+                  const std::shared_ptr<RRefHandle>& object, A&&... arguments) {
   using Result = typename FunctionTraits<decltype(F)>::Result;
   static_assert(
       kIsStream<Result>,
@@ -259,9 +283,8 @@ auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& 
     options.item_timeout = to.to().timeout();
     options.total_timeout = to.options().total_timeout;
     call_internal::FunctionCall<F, C> call(agent->caller(), to.to(), std::forward<A>(arguments)...);
-    if (object != nullptr) call_internal::set_target(call, *object);
     auto reader = std::make_shared<TypedStreamReader<T>>(
-        agent, call_internal::send_remote(agent, call, stream_type(codec_type_name<T>()), keep),
+        agent, call_internal::send_remote(agent, call, stream_type(codec_type_name<T>()), object),
         StreamReader::Take{take_callee<T>->name, take_callee<T>->signature_hash},
         call_internal::name_of<F, C>(), options);
     reader->send_takes();
@@ -274,7 +297,7 @@ auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& 
 template <auto F, class D, class... A>
 auto Agent::rpc_stream(D&& to, A&&... arguments) {
   return stream_internal::start_stream<F, void>(shared_from_this(), StreamDestination(std::forward<D>(to)),
-                                                nullptr, nullptr, std::forward<A>(arguments)...);
+                                                nullptr, std::forward<A>(arguments)...);
 }
 
 // Calls the registered function F, which returns Stream<T>, on the worker `to`, and returns the stream at
@@ -283,16 +306,20 @@ auto Agent::rpc_stream(D&& to, A&&... arguments) {
 // the items.
 template <auto F, class... A>
 auto rpc_stream(const StreamDestination& to, A&&... arguments) {
-  return stream_internal::start_stream<F, void>(Agent::current(), to, nullptr, nullptr,
-                                                std::forward<A>(arguments)...);
+  return stream_internal::start_stream<F, void>(Agent::current(), to, nullptr, std::forward<A>(arguments)...);
 }
-// As rpc_stream, for a method of the object that `object` refers to. The object lives until the stream ends.
+// As rpc_stream, for a method of an object. The object lives until the stream ends.
+template <auto F, class C, class... A>
+auto rpc_stream(const StreamObject<C>& to, A&&... arguments) {
+  const std::shared_ptr<RRefHandle>& handle = to.object().handle();
+  return stream_internal::start_stream<F, C>(rref_internal::agent_of(handle.get()),
+                                             StreamDestination(to.object().destination(), to.options()),
+                                             handle, std::forward<A>(arguments)...);
+}
+// The same with the default settings. The timeout of the reference bounds each wait for an item.
 template <auto F, class C, class... A>
 auto rpc_stream(const RRef<C>& object, A&&... arguments) {
-  const std::shared_ptr<RRefHandle>& handle = object.handle();
-  return stream_internal::start_stream<F, C>(rref_internal::agent_of(handle.get()),
-                                             Destination::incarnation_of(handle->owner()), handle.get(),
-                                             handle, std::forward<A>(arguments)...);
+  return rpc_stream<F>(StreamObject<C>(object), std::forward<A>(arguments)...);
 }
 
 }  // namespace gradwire::rpc

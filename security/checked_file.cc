@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -12,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::security {
 namespace {
@@ -64,7 +67,8 @@ absl::Status open_error(const FileKind& kind, const std::string& path, int error
   const std::string text = absl::StrCat("cannot open ", named(kind, path), ": ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR)
     return absl::NotFoundError(absl::StrCat(text, "; create it, or correct ", kind.option));
-  if (error != EACCES && error != EPERM) return absl::UnavailableError(text);
+  if (error != EACCES && error != EPERM)
+    return system_status(absl::StrCat("cannot open ", named(kind, path)), error);
   struct stat file = {};
   const uid_t user = ::geteuid();
   if (::stat(path.c_str(), &file) != 0) {
@@ -81,6 +85,7 @@ absl::Status open_error(const FileKind& kind, const std::string& path, int error
 }  // namespace
 
 FileStamp stamp_of(const std::string& path) {
+  assert(!on_duty());
   struct stat file = {};
   return ::stat(path.c_str(), &file) == 0 ? stamp_of(file) : FileStamp();
 }
@@ -150,6 +155,7 @@ absl::StatusOr<Secret> read_from_start(int descriptor, std::size_t most) {
 }
 
 absl::StatusOr<CheckedFile> read_checked_file(const FileKind& kind, const std::string& path) {
+  assert(!on_duty());
   const std::string name = named(kind, path);
   // O_NONBLOCK: a pipe without a writer would block open().
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));

@@ -10,12 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/io/write.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::security {
 namespace {
 
 absl::Status open_error(int error, const std::string& message) {
-  const absl::Status status = errno_status(message, error);
+  const absl::Status status = system_status(message, error);
   if (error == ENOENT || error == ENOTDIR) {
     return absl::NotFoundError(absl::StrCat(status.message(), "; make its folder first"));
   }
@@ -30,14 +32,9 @@ absl::Status open_error(int error, const std::string& message) {
   return status;
 }
 
-absl::Status write_all(int descriptor, absl::string_view content) {
-  while (!content.empty()) {
-    const ssize_t written = ::write(descriptor, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return errno_status("write", errno);
-    content.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return ::fsync(descriptor) == 0 ? absl::OkStatus() : errno_status("fsync", errno);
+absl::Status write_content(int descriptor, absl::string_view content) {
+  if (!write_all(descriptor, content)) return system_status("write", errno);
+  return ::fsync(descriptor) == 0 ? absl::OkStatus() : system_status("fsync", errno);
 }
 
 }  // namespace
@@ -49,7 +46,7 @@ absl::Status create_private_file(absl::string_view what, const std::string& path
   if (!file.valid()) return open_error(errno, absl::StrCat("cannot create ", name));
   // The process's umask may have taken rights of the owner too.
   absl::Status status = ::fchmod(file.get(), 0600) == 0 ? absl::OkStatus() : errno_status("chmod", errno);
-  if (status.ok()) status = write_all(file.get(), content.reveal());
+  if (status.ok()) status = write_content(file.get(), content.reveal());
   if (status.ok()) return status;
   ::unlink(path.c_str());
   return with_context(status, absl::StrCat("cannot create ", name));

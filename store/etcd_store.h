@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gradwire/store/etcd/etcd_options.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::store {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::store {
 
@@ -50,6 +50,7 @@ class FileStore : public Store {
  private:
   explicit FileStore(std::shared_ptr<FileTable> table, absl::Duration timeout = kDefaultTimeout);
 
+  bool works_in_children() const override { return true; }
   GRADWIRE_STORE_OPERATIONS_;
 
   const std::shared_ptr<FileTable> table_;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::store {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/store/memory/forwarding_store.h"
+#include "gradwire/store/interface/forwarding_store.h"
 
 namespace gradwire::store {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gradwire/security/security_options.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::security {
 class Credentials;

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/security/security_options.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 
 namespace gradwire::security {
 class Credentials;
@@ -45,8 +45,9 @@ struct TcpStoreServerOptions {
 class TcpStoreServer {
  public:
   // Starts a server. InvalidArgument: invalid port or host. FailedPrecondition, which names the port: it is
-  // in use or may not be used. Unavailable: the system has no thread or descriptor left.
+  // in use or may not be used. ResourceExhausted: the system has no thread or descriptor left.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> start(const TcpStoreServerOptions& options);
+  // Calls shutdown(). In a forked child the server stays with its parent, and both do nothing.
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
@@ -63,10 +64,10 @@ class TcpStoreServer {
   const std::shared_ptr<StoreLoop>& loop() const;
 
  private:
-  struct Parts;
-  explicit TcpStoreServer(std::unique_ptr<Parts> parts);
+  struct Impl;
+  explicit TcpStoreServer(std::unique_ptr<Impl> impl);
 
-  const std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace gradwire::store

@@ -72,6 +72,17 @@ def path_of(label):
     return label[2:].replace(":", "/", 1).lstrip("/")
 
 
+def forwarded(root, path):
+    """The headers for which the header `path` is only a name, under which programs include them: it contains nothing but
+    their includes. Empty for any other file."""
+    if not path.endswith(".h"):
+        return set()
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        lines = [line for line in map(str.strip, file) if line and not line.startswith("//")]
+    included = [re.fullmatch(r'#include "gradwire/(.+)"', line) for line in lines[1:]]
+    return {each[1] for each in included} if lines[:1] == ["#pragma once"] and all(included) else set()
+
+
 def named_labels(value):
     """All absolute labels in an argument: in lists, in dictionaries, and the conditions of a select()."""
     if isinstance(value, str):

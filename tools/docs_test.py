@@ -44,6 +44,17 @@ class Docs(unittest.TestCase):
                 file.write(HEADER.format(member=member))
             return docs.make(root, output, ["store/a.h"])
 
+    def test_the_header_behind_a_name(self):
+        with tempfile.TemporaryDirectory() as root:
+            for name, text, expected in (("a.h", '#pragma once\n\n// Text.\n#include "gradwire/b/c.h"\n', {"b/c.h"}),
+                                         ("b.h", '#pragma once\n#include "gradwire/b/c.h"\n#include "gradwire/b/d.h"\n',
+                                          {"b/c.h", "b/d.h"}),
+                                         ("c.h", '#pragma once\n#include "gradwire/b/c.h"\nint i;\n', set())):
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+                self.assertEqual(docs.build_files.forwarded(root, name), expected)
+        self.assertIn("base/futures/future.h", docs.public_headers(docs.ROOT))
+
     def test_the_tree_itself(self):
         with tempfile.TemporaryDirectory() as output:
             self.assertEqual(docs.make(docs.ROOT, output), [])
@@ -52,13 +63,13 @@ class Docs(unittest.TestCase):
 
     def test_a_member_of_the_tree_that_loses_its_comment(self):
         with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as output:
-            os.mkdir(os.path.join(root, "store"))
-            text = docs.read(docs.ROOT, "store/store.h")
-            with open(os.path.join(root, "store/store.h"), "w", encoding="utf-8") as file:
+            os.makedirs(os.path.join(root, "store/interface"))
+            text = docs.read(docs.ROOT, "store/interface/store.h")
+            with open(os.path.join(root, "store/interface/store.h"), "w", encoding="utf-8") as file:
                 file.write(re.sub(r"(  //[^\n]*\n)+(  bool delete_key)", r"\n\2", text, count=1))
-            problems = docs.make(root, output, ["store/store.h"])
+            problems = docs.make(root, output, ["store/interface/store.h"])
             self.assertEqual(len(problems), 1, problems)
-            self.assertRegex(problems[0], r"^store/store\.h:\d+: .*delete_key.*is not documented")
+            self.assertRegex(problems[0], r"^store/interface/store\.h:\d+: .*delete_key.*is not documented")
 
     def test_documented_members(self):
         self.assertEqual(self.problems("""
@@ -125,10 +136,10 @@ class Docs(unittest.TestCase):
 
     def test_public_headers(self):
         headers = docs.public_headers(docs.ROOT)
-        for path in ("gradwire.h", "base/future.h", "collectives/functions.h", "rpc/rpc.h", "tools/launch_info.h",
+        for path in ("gradwire.h", "base/futures/future.h", "collectives/functions.h", "rpc/rpc.h", "tools/launch_info.h",
                      "data_parallel/distributed_data_parallel.h", "data_parallel/distributed_sampler.h"):
             self.assertIn(path, headers)
-        for path in ("base/mutex.h", "data_parallel/reducer.h"):
+        for path in ("base/mutex.h", "data_parallel/reducer/reducer.h"):
             self.assertNotIn(path, headers)
             self.assertTrue(os.path.exists(os.path.join(docs.ROOT, path)), path)
 

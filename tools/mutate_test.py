@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every mutant of tools/mutants.json applies to the tree, and tools/mutate interprets the output of Bazel."""
+"""Every mutant of tools/mutants.json applies to the tree and cannot be made by tools/mutations.py. tools/mutate makes the
+others, and interprets the output of Bazel."""
 
 import importlib.machinery
 import importlib.util
@@ -16,6 +17,13 @@ mutate = importlib.util.module_from_spec(importlib.util.spec_from_loader("mutate
 LOADER.exec_module(mutate)
 
 
+mutations = mutate.mutations
+
+
+def made(line, before=None):
+    return {changed.strip() for changed, _ in mutations.mutants_of_line(line, before)}
+
+
 def result(returncode, stdout):
     return types.SimpleNamespace(returncode=returncode, stdout=stdout)
 
@@ -25,6 +33,20 @@ class Mutate(unittest.TestCase):
         mutants = mutate.read_list(mutate.ROOT)
         self.assertGreaterEqual(len(mutants), 100)
         self.assertEqual(mutate.stale(mutants, mutate.ROOT), [])
+
+    def test_listed_mutants_cannot_be_made(self):
+        def squeezed(text):
+            return "".join(text.split()).replace("{}", "")
+
+        superfluous = []
+        for mutant in mutate.read_list(mutate.ROOT):
+            with open(os.path.join(mutate.ROOT, mutant["file"]), encoding="utf-8") as file:
+                text = file.read()
+            wanted = squeezed(mutate.changed_text(text, mutant))
+            if "survives" not in mutant and any(squeezed(mutate.changed_text(text, each)) == wanted
+                                                for each in mutations.mutants_of(mutant["file"], text)):
+                superfluous.append(mutant["id"])
+        self.assertEqual(superfluous, [])
 
     def test_stale_mutants_are_named(self):
         with tempfile.TemporaryDirectory() as root:
@@ -47,6 +69,80 @@ class Mutate(unittest.TestCase):
             self.assertIn("does not name a test", problem("one", tests=[]))
             self.assertIn("unknown", problem("one", why="."))
 
+    def test_mutants_of_a_line(self):
+        for line, expected in {
+                "  if (closed_) return;": {"{}"},
+                "  if (closed_) drop(all);": {"if (true) drop(all);", "{}"},
+                "  if (size > limit_) {": {"if (true) {", "if (false) {", "if (size >= limit_) {"},
+                "  if (const auto found = table.find(id); found != table.end()) {": {
+                    "if (const auto found = table.find(id); true) {", "if (const auto found = table.find(id); false) {"},
+                "  if (auto* held = find(id)) {": set(),
+                "  return open && ready(a, b);": {"return open;", "return ready(a, b);"},
+                "      !closed && (size < most || last)) {": {
+                    "!closed) {", "!closed && (size <= most || last)) {", "!closed && (size < most)) {",
+                    "!closed && (last)) {"},
+                "  const int n = std::min(count, most + 1);": {
+                    "const int n = count;", "const int n = most + 1;", "const int n = std::min(count, most);"},
+                "  changed_.notify_all();": {"{}"},
+                "  ++calls_;": {"{}"},
+                "  failures_.fetch_add(1, std::memory_order_relaxed);": {"{}"},
+                "  state_ = State::kClosed;": {"{}"},
+                "  const int state = read();": set(),
+                "  peer->close(reason);": {"{}"},
+                "  Table table(entries);": set(),
+                '    return absl::NotFoundError("a < b && c");': {'return absl::UnavailableError("a < b && c");'},
+                "  if (code == absl::StatusCode::kAborted) return true;  // a == b": {
+                    "{}", "if (code == absl::StatusCode::kInternal) return true;  // a == b",
+                    "if (code == absl::StatusCode::kAborted) return false;  // a == b"},
+                "  return a == b && (c || d);": {
+                    "return a == b;", "return (c || d);", "return a != b && (c || d);", "return a == b && (c);",
+                    "return a == b && (d);"},
+                "  std::vector<std::pair<int, int>> pairs;": set(),
+                "#include <a>": set(),
+                "// if (a < b) return;": set(),
+                "  bool operator==(const Id& other) const = default;": set(),
+        }.items():
+            self.assertEqual(made(line), expected, line)
+        # The rest of a statement.
+        self.assertEqual(made("      limit(most));", "  const int n ="), set())
+
+    def test_mutants_change_one_line(self):
+        text = "void f() {\n  if (a) return;\n  ++b;\n}\n"
+        mutants = mutations.mutants_of("x/y.cc", text)
+        self.assertEqual([mutant["id"] for mutant in mutants], ["x/y.cc:2a", "x/y.cc:3a"])
+        self.assertEqual(mutate.changed_text(text, mutants[1]), "void f() {\n  if (a) return;\n  {}\n}\n")
+        self.assertEqual([mutant["id"] for mutant in mutations.mutants_of("x/y.cc", text, {3})], ["x/y.cc:3a"])
+
+    def test_lines_that_changed(self):
+        with tempfile.TemporaryDirectory() as root:
+            def git(*arguments):
+                subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *arguments], cwd=root,
+                               check=True, stdout=subprocess.DEVNULL)
+
+            def write(name, text):
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+
+            git("init", "--quiet")
+            lines = [f"  ++count_{i};\n" for i in range(40)]
+            for name in ("kept.cc", "moved.cc", "kept_test.cc"):
+                write(name, "".join(lines))
+            git("add", ".")
+            git("commit", "--quiet", "--message=one")
+            write("kept.cc", "".join(lines[:5] + ["  a();\n", "  b();\n"] + lines[6:]))
+            write("kept_test.cc", "a();\n")
+            os.rename(os.path.join(root, "moved.cc"), os.path.join(root, "other.cc"))
+            git("add", ".")
+            git("commit", "--quiet", "--message=two")
+            self.assertEqual(mutations.changed_lines(root, "HEAD~1"), {"kept.cc": {6, 7}})
+
+    def test_options_of_the_list_and_of_made_mutants_exclude_each_other(self):
+        for options in (["--in", "base", "--only", "a"], ["--in", "base", "--check"], ["--changed", "--check"],
+                        ["--limit", "3"], ["--limit", "0", "--list"]):
+            done = subprocess.run([TOOL, *options], stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(done.returncode, 2, options)
+            self.assertRegex(done.stderr, "(leave them out|add --changed)", options)
+
     def test_outcomes(self):
         self.assertEqual(mutate.judge(result(0, ""))[0], "survived")
         self.assertEqual(mutate.judge(result(1, "x.cc:3:1: error: no such thing"))[0], "does not build")
@@ -67,6 +163,15 @@ class Mutate(unittest.TestCase):
             results[str(i)] = ("survived", "")
             mutants[i]["survives"] = "It is equivalent."
         self.assertFalse(mutate.summarise(mutants, results))
+
+    def test_mutants_that_do_not_build_do_not_count(self):
+        mutants = [{"id": str(i), "what": ".", "old": "a", "new": "b"} for i in range(100)]
+        results = {mutant["id"]: ("caught", "") for mutant in mutants}
+        results.update({str(i): ("does not build", "") for i in range(50)})
+        for i in range(50, 53):
+            self.assertTrue(mutate.summarise_made(mutants, results))
+            results[str(i)] = ("survived", "")
+        self.assertFalse(mutate.summarise_made(mutants, results))
 
     def test_list_is_shown_without_running_anything(self):
         shown = subprocess.run([TOOL, "--list", "--only=rpc.held"], capture_output=True, text=True, check=True).stdout

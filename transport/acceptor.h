@@ -27,6 +27,8 @@ class Acceptor : public EventHandler, public std::enable_shared_from_this<Accept
 
  private:
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status& error) override;
+  void accept_later_in_loop();
   // Accepts one connection, and others until the time of the round is over.
   void accept_in_loop();
 

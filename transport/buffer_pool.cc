@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -12,6 +13,7 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::transport {
 namespace {
@@ -153,7 +155,8 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
   static_assert(sizeof(Block) <= kAlignment);
 
   static absl::Status exhausted(std::size_t size) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for a buffer of ", size, " bytes"));
+    return system_status(absl::StrCat("no memory for a buffer of ", size, " bytes"), ENOMEM,
+                         Resource::kMapping);
   }
 
   static Block* new_block(SizeClass size_class) {
@@ -274,7 +277,7 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
 
   const BufferPoolOptions options_;
 
-  Mutex mutex_;
+  ProcessMutex mutex_;
   std::array<Block*, kSizeClasses> kept_ ABSL_GUARDED_BY(mutex_) = {};
   absl::Time next_trim_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 

@@ -280,7 +280,10 @@ TEST_P(TransportConformance, CaptureKeepsTheBytesOfThatMoment) {
     ASSERT_TRUE(ticket.ok());
     tickets.push_back(*ticket);
   }
-  for (uint64_t ticket : tickets) pair.client->capture(ticket);
+  for (uint64_t ticket : tickets) {
+    pair.client->capture(ticket);
+    EXPECT_FALSE(pair.client->borrows(ticket));
+  }
   for (Buffer& buffer : mine) std::memset(buffer.data(), 0, buffer.size());
   pair.server_listener->resume();
   auto received = pair.server_listener->wait_for_messages(1 + kMessages);

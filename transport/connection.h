@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -31,6 +32,10 @@ class ConnectionListener {
   // arrives at once: over "shm" one whose large buffers were all put into the arena, and over "loopback" any.
   virtual void on_arriving(Connection& /*connection*/, const std::string& /*header*/, uint64_t /*bytes*/,
                            uint64_t /*arrived*/) {}
+  // As on_message(), for a message for whose buffers this process had no memory: they were dropped while they
+  // arrived. `reason`: ResourceExhausted, for which is_local_shortage() is true. A listener whose protocol
+  // cannot do without the message closes the connection, as this one does.
+  virtual void on_lost(Connection& connection, std::string header, absl::Status reason);
   // Maximum size of the next message, if that is less than the transport's limits. The transports "shm" and
   // "tcp" call this before they allocate memory for a message, on the thread of the other calls.
   virtual uint64_t max_message_bytes() const { return std::numeric_limits<uint64_t>::max(); }
@@ -59,7 +64,10 @@ class Connection {
 
   // Copies the unsent parts of the borrowed buffers of the message with this ticket. Afterwards the owner may
   // modify the buffers. Does nothing if the message has been sent or the connection is closed.
+  // It may wait for a thread that is reading them, so a thread on duty (base/duty.h) must not call it.
   virtual void capture(uint64_t ticket) = 0;
+  // Whether capture() would copy anything. Does not wait.
+  virtual bool borrows(uint64_t ticket) = 0;
 
   // Closes the connection. Idempotent; the first reason wins. Queued messages are sent in the background for
   // at most `flush`; the rest is dropped. Then on_closed() is called. Messages that arrive from now on are
@@ -102,6 +110,10 @@ class Connection {
   // Address of the peer, for messages and logs.
   virtual std::string peer_address() const = 0;
 };
+
+inline void ConnectionListener::on_lost(Connection& connection, std::string /*header*/, absl::Status reason) {
+  connection.close(std::move(reason));
+}
 
 inline absl::StatusOr<Buffer> Connection::allocate(std::size_t size) {
   if (size == 0) return Buffer();

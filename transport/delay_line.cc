@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace gradwire::transport {
 
 void DelayLine::add(absl::Duration delay, Action action) {
@@ -47,10 +49,13 @@ void DelayLine::run_due() {
       items_.pop_front();
       running_ = true;
     }
+    // An action that throws is logged by the timer, and must not hold back those behind it.
+    const absl::Cleanup ended = [this] {
+      MutexLock lock(mutex_);
+      running_ = false;
+    };
     item.action();
     item.action = nullptr;
-    MutexLock lock(mutex_);
-    running_ = false;
   }
 }
 

@@ -97,6 +97,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
   }
 
   void capture(uint64_t ticket) override { inner()->capture(ticket); }
+  bool borrows(uint64_t ticket) override { return inner()->borrows(ticket); }
 
   void close(absl::Status reason, absl::Duration flush) override {
     std::shared_ptr<Connection> inner = this->inner();
@@ -138,6 +139,18 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
     }
     if (fault.kind == Fault::Kind::kDuplicate) deliver(listener, received_copy(message), delay);
     deliver(listener, std::move(message), delay);
+  }
+
+  // Behind the delayed messages, as a message would be.
+  void lost(const std::shared_ptr<ConnectionListener>& listener, std::string header, absl::Status reason) {
+    incoming_->add(absl::ZeroDuration(), [self = shared_from_this(), listener, header = std::move(header),
+                                          reason = std::move(reason)] {
+      if (!self->close_called_.load()) listener->on_lost(*self, header, reason);
+    });
+  }
+
+  void arriving(ConnectionListener& listener, const std::string& header, uint64_t bytes, uint64_t arrived) {
+    if (!close_called_.load()) listener.on_arriving(*this, header, bytes, arrived);
   }
 
   void closed(const std::shared_ptr<ConnectionListener>& listener, absl::Status reason) {
@@ -208,6 +221,12 @@ class FaultListener : public ConnectionListener {
 
   void on_message(Connection&, Message message) override {
     connection_->receive(listener_, std::move(message));
+  }
+  void on_arriving(Connection&, const std::string& header, uint64_t bytes, uint64_t arrived) override {
+    connection_->arriving(*listener_, header, bytes, arrived);
+  }
+  void on_lost(Connection&, std::string header, absl::Status reason) override {
+    connection_->lost(listener_, std::move(header), std::move(reason));
   }
   // While a message is delayed, the limit of the listener is that of the delayed message, which may raise it.
   uint64_t max_message_bytes() const override {

@@ -201,6 +201,61 @@ TEST_F(FaultInjection, MessageBehindADelayedOneIsNotMeasuredByAnOldLimit) {
   EXPECT_EQ(client_listener_->wait_for_messages(2).size(), 2);
 }
 
+// A transport whose only connection receives what the test calls.
+class PuppetTransport : public Transport {
+ public:
+  class Puppet : public Connection {
+   public:
+    absl::StatusOr<uint64_t> send(Message) override { return 1; }
+    void capture(uint64_t) override {}
+    bool borrows(uint64_t) override { return false; }
+    void close(absl::Status, absl::Duration) override {}
+    std::string peer_address() const override { return "puppet"; }
+  };
+
+  std::string name() const override { return "puppet"; }
+  absl::StatusOr<std::string> listen(AcceptHandler) override { return std::string("puppet"); }
+  absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string&,
+                                                      std::shared_ptr<ConnectionListener> listener,
+                                                      absl::Duration) override {
+    listener_ = std::move(listener);
+    return puppet_;
+  }
+  void shutdown() override { listener_->on_closed(*puppet_, absl::CancelledError("shut down")); }
+
+  ConnectionListener& listener() { return *listener_; }
+  Connection& connection() { return *puppet_; }
+
+ private:
+  const std::shared_ptr<Puppet> puppet_ = std::make_shared<Puppet>();
+  std::shared_ptr<ConnectionListener> listener_;
+};
+
+TEST_F(FaultInjection, MessageWithoutItsBuffersArrivesInItsPlace) {
+  auto inner = std::make_unique<PuppetTransport>();
+  PuppetTransport& puppet = *inner;
+  const auto policy = [](Direction, const Message& message) -> Fault {
+    if (message.header == "late") return {Fault::Kind::kDelay, absl::Seconds(5)};
+    return {};
+  };
+  client_ = make_fault_injecting_transport(std::move(inner), policy, clock_);
+  ASSERT_TRUE(client_->connect("puppet", client_listener_, absl::Seconds(1)).ok());
+  puppet.listener().on_arriving(puppet.connection(), "late", 100, 10);
+  puppet.listener().on_message(puppet.connection(), text_message("late"));
+  puppet.listener().on_lost(puppet.connection(), "lost", absl::ResourceExhaustedError("no memory"));
+  puppet.listener().on_message(puppet.connection(), text_message("last"));
+  const auto announced = client_listener_->announced();
+  ASSERT_EQ(announced.size(), 1u);
+  EXPECT_EQ(announced[0].header, "late");
+  EXPECT_TRUE(client_listener_->lost().empty());
+  clock_.advance(absl::Seconds(5));
+  EXPECT_EQ(headers(client_listener_->wait_for_messages(2)), (Texts{"late", "last"}));
+  const auto lost = client_listener_->lost();
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].header, "lost");
+  EXPECT_EQ(lost[0].reason.code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(SeededFaultPolicy, TheSameSeedGivesTheSameFaultsAtTheGivenRates) {
   FaultRates rates;
   rates.drop = 0.2;

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::transport {
 namespace {
@@ -16,7 +18,9 @@ constexpr uint64_t kDescriptorsId = 1;
 
 }  // namespace
 
-Signal::Signal() : eventfd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+Signal::Signal()
+    : eventfd_(Descriptor::from([&] { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); })),
+      status_(eventfd_.valid() ? absl::OkStatus() : system_status("cannot create an eventfd", errno)) {}
 
 void Signal::raise() const {
   const uint64_t one = 1;
@@ -30,6 +34,7 @@ void Signal::clear() const {
 }
 
 absl::Status LoopSleep::start() {
+  GRADWIRE_RETURN_IF_ERROR(wake_.status());
   GRADWIRE_RETURN_IF_ERROR(epoll_.add(wake_.fd(), EPOLLIN, kWakeId));
   // Without EPOLLIN: disabled until the first driver leaves. EPOLLONESHOT: after one event the kernel
   // disables the wake-up by itself, so that a thread that drives is not accompanied by one that wakes for

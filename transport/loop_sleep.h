@@ -16,12 +16,15 @@ namespace gradwire::transport {
 class Signal {
  public:
   Signal();
+  // Why the signal could not be created; then it must not be used.
+  const absl::Status& status() const { return status_; }
   int fd() const { return eventfd_.get(); }
   void raise() const;
   void clear() const;
 
  private:
   const Descriptor eventfd_;
+  const absl::Status status_;
 };
 
 // Lets one thread sleep while no thread drives an event loop, until the loop has something to do: an event on

@@ -1,36 +1,28 @@
 #include "gradwire/transport/loop_thread.h"
 
-#include <pthread.h>
-
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/spin_wait.h"
+#include "gradwire/base/process/start_thread.h"
 
 namespace gradwire::transport {
 
 absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy policy) {
-  try {
-    thread_ = std::thread([loop = std::move(loop), policy] {
-      pthread_setname_np(pthread_self(), "event-loop");
-      while (!loop->ended()) {
-        if (loop->try_enter()) {
-          SpinWait wait(policy);
-          // A thread that waits for an answer takes precedence: this thread then leaves, and sleeps until
-          // the loop needs it.
-          while (!loop->ended() && !loop->wanted() &&
-                 (loop->poll() != Poller::kNothing ? wait.renew() : wait.rest())) {
-          }
-          loop->leave();
-        }
-        if (!loop->ended()) loop->sleep(absl::InfiniteDuration());
-      }
-    });
-  } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("cannot start the thread of an event loop: ", error.what()));
-  }
+  GRADWIRE_ASSIGN_OR_RETURN(thread_, start_thread("event-loop", [loop = std::move(loop), policy] {
+                              while (!loop->ended()) {
+                                if (loop->try_enter()) {
+                                  SpinWait wait(policy);
+                                  // A thread that waits for an answer takes precedence: this thread then
+                                  // leaves, and sleeps until the loop needs it.
+                                  while (!loop->ended() && !loop->wanted() &&
+                                         (loop->poll() != Poller::kNothing ? wait.renew() : wait.rest())) {
+                                  }
+                                  loop->leave();
+                                }
+                                if (!loop->ended()) loop->sleep(absl::InfiniteDuration());
+                              }
+                            }));
   return absl::OkStatus();
 }
 

@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "gradwire/base/duty.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
+
 namespace gradwire::transport {
 namespace {
 
@@ -18,9 +23,12 @@ constexpr std::size_t kKept = 4;
 // deactivate_idle_in_loop().
 void PolledMemory::activate(const std::shared_ptr<Pollable>& pollable) {
   if (pollable->active_.load(std::memory_order_relaxed) || pollable->active_.exchange(true)) return;
+  // Without memory the data is found by its doorbell.
+  absl::Cleanup inactive = [&] { pollable->active_.store(false); };
   MutexLock lock(mutex_);
   activated_.push_back(pollable);
   has_activated_.store(true);
+  std::move(inactive).Cancel();
 }
 
 // has_activated_ is reset with the lock held, so that no entry stays behind an unset flag. Newly activated
@@ -29,6 +37,10 @@ void PolledMemory::adopt_activated_in_loop() {
   std::vector<std::shared_ptr<Pollable>> activated;
   {
     MutexLock lock(mutex_);
+    // First what may throw: an entry that is in neither list would never be polled again. Without memory the
+    // next round tries again.
+    const std::size_t size = active_.size() + activated_.size();
+    if (!run_contained("polling more memory", [&] { active_.reserve(size); })) return;
     activated.swap(activated_);
     has_activated_.store(false);
   }
@@ -40,7 +52,10 @@ void PolledMemory::adopt_activated_in_loop() {
 }
 
 void PolledMemory::forget_in_loop(const Pollable& pollable) {
-  if (has_activated_.load()) adopt_activated_in_loop();
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(activated_, [&](const auto& entry) { return entry.get() == &pollable; });
+  }
   // Only clear the entry: a caller may be iterating over the list.
   for (std::shared_ptr<Pollable>& entry : active_) {
     if (entry.get() == &pollable) entry = nullptr;
@@ -65,7 +80,12 @@ const Pollable* PolledMemory::poll_each_in_loop() {
     // Its own poll_in_loop() may cause that it is forgotten.
     const std::shared_ptr<Pollable> kept = active_[i];
     kept->idle_rounds_ = 0;
-    if (kept->poll_in_loop()) found = kept.get();
+    note_duty("a connection over shared memory");
+    try {
+      if (kept->poll_in_loop()) found = kept.get();
+    } catch (...) {
+      kept->failed_in_loop(caught("handling what has arrived"));
+    }
   }
   if (holes) std::erase(active_, nullptr);
   return found;
@@ -90,18 +110,47 @@ bool PolledMemory::has_data_in_loop() const {
          });
 }
 
+std::vector<Pollable*> PolledMemory::idle() const {
+  std::vector<Pollable*> idle;
+  // Without memory for the list, what is missing in it stays active.
+  run_contained("finding idle memory", [&] {
+    for (const std::shared_ptr<Pollable>& pollable : active_) {
+      if (idle.size() + kKept >= active_.size()) break;
+      if (pollable != nullptr && pollable->idle_rounds_ >= kIdleRounds) idle.push_back(pollable.get());
+    }
+  });
+  return idle;
+}
+
+// The memory is armed now. So data that arrives from now on rings, and the handler of the doorbell activates
+// the memory again. Data that arrived just before the memory was armed did not ring: such memory stays
+// active.
 void PolledMemory::deactivate_idle_in_loop() {
   std::erase(active_, nullptr);
-  std::size_t excess = active_.size() > kKept ? active_.size() - kKept : 0;
-  if (excess == 0) return;
+  if (active_.size() <= kKept) return;
+  const std::vector<Pollable*> candidates = idle();
+  auto next = candidates.begin();
+  // The candidates have the order of the list.
   std::erase_if(active_, [&](const std::shared_ptr<Pollable>& pollable) {
-    if (pollable->idle_rounds_ < kIdleRounds || excess == 0) return false;
-    --excess;
-    // The memory is armed now (leave() calls this after arm_in_loop()). So data that arrives from now on
-    // rings, and the handler of the doorbell activates it again.
+    if (next == candidates.end() || pollable.get() != *next) return false;
+    ++next;
+    if (pollable->has_data_in_loop()) return false;
     pollable->active_.store(false);
     return true;
   });
+}
+
+// The order is that of EventLoop::leave(): arm, fence, check, and then deactivate.
+void PolledMemory::retire_idle_in_loop() {
+  std::erase(active_, nullptr);
+  if (active_.size() <= kKept) return;
+  const std::vector<Pollable*> armed = idle();
+  if (armed.empty()) return;
+  for (Pollable* const pollable : armed) pollable->arm_in_loop();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  deactivate_idle_in_loop();
+  // The thread polls what is left.
+  for (const std::shared_ptr<Pollable>& pollable : active_) pollable->disarm_in_loop();
 }
 
 }  // namespace gradwire::transport

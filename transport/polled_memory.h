@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::transport {
@@ -16,6 +17,8 @@ class Pollable {
   virtual ~Pollable() = default;
   // Handles the data that has arrived. Returns whether there was any.
   virtual bool poll_in_loop() = 0;
+  // poll_in_loop() has thrown.
+  virtual void failed_in_loop(const absl::Status& error) = 0;
   // Requests that the writer rings, or that it does not. After these the loop executes a full fence and then
   // calls has_data_in_loop().
   virtual void arm_in_loop() = 0;
@@ -49,14 +52,18 @@ class PolledMemory {
   // Whether data has arrived since the memory was armed, or memory was activated.
   bool has_data_in_loop() const;
   // Deactivates memory that has been idle for a while, if much memory is active: from now on its writer must
-  // ring.
+  // ring. REQUIRES: the memory is armed, and a full fence was executed.
   void deactivate_idle_in_loop();
+  // The same while the thread goes on polling, and no memory is armed.
+  void retire_idle_in_loop();
   bool empty() const { return active_.empty(); }
   void clear() { active_.clear(); }
 
  private:
   void adopt_activated_in_loop();
   const Pollable* poll_each_in_loop();
+  // Returns the first idle entries, at most so many that a few entries stay.
+  std::vector<Pollable*> idle() const;
 
   // Accessed only by the loop's driver. Entries of forgotten memory are null.
   std::vector<std::shared_ptr<Pollable>> active_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "gradwire/base/mutex.h"
@@ -65,5 +66,12 @@ int count_threads() {
 
 int count_threads_down_to(int expected) { return count_down_to(expected, &count_threads); }
 int count_descriptors_down_to(int expected) { return count_down_to(expected, &count_descriptors); }
+
+std::string ProcessCounts::left() const {
+  const int threads = count_threads_down_to(threads_) - threads_;
+  const int descriptors = count_descriptors_down_to(descriptors_) - descriptors_;
+  if (threads == 0 && descriptors == 0) return "";
+  return std::to_string(descriptors) + " descriptors, " + std::to_string(threads) + " threads";
+}
 
 }  // namespace gradwire::transport

@@ -63,6 +63,16 @@ std::vector<RecordingListener::Announced> RecordingListener::announced() {
   return announced_;
 }
 
+void RecordingListener::on_lost(Connection&, std::string header, absl::Status reason) {
+  MutexLock lock(mutex_);
+  lost_.push_back({std::move(header), std::move(reason)});
+}
+
+std::vector<RecordingListener::Lost> RecordingListener::lost() {
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
 void RecordingListener::on_closed(Connection&, absl::Status reason) {
   begin_call();
   MutexLock lock(mutex_);

@@ -24,6 +24,7 @@ class RecordingListener : public ConnectionListener {
   void on_message(Connection& connection, Message message) override;
   void on_arriving(Connection& connection, const std::string& header, uint64_t bytes,
                    uint64_t arrived) override;
+  void on_lost(Connection& connection, std::string header, absl::Status reason) override;
   void on_closed(Connection& connection, absl::Status reason) override;
 
   uint64_t max_message_bytes() const override { return max_message_bytes_.load(); }
@@ -56,6 +57,13 @@ class RecordingListener : public ConnectionListener {
   };
   std::vector<Announced> announced();
 
+  // The calls of on_lost().
+  struct Lost {
+    std::string header;
+    absl::Status reason;
+  };
+  std::vector<Lost> lost();
+
   std::size_t message_count();
   int closed_count();
   // Number of calls after on_closed(), or concurrent with another call. Must be 0.
@@ -74,6 +82,7 @@ class RecordingListener : public ConnectionListener {
   CondVar changed_;
   std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
   std::vector<Announced> announced_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Lost> lost_ ABSL_GUARDED_BY(mutex_);
   bool held_back_ ABSL_GUARDED_BY(mutex_) = false;
   bool in_call_ ABSL_GUARDED_BY(mutex_) = false;
   int closed_count_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -10,4 +10,9 @@ namespace gradwire::transport {
 absl::Status refused_error(absl::string_view message);
 bool is_refused(const absl::Status& status);
 
+// The error of a connection whose address was not found by the name of its host: nothing was sent there. The
+// name may be unknown, or the name service does not answer.
+absl::Status unresolved_error(absl::string_view message);
+bool is_unresolved(const absl::Status& status);
+
 }  // namespace gradwire::transport

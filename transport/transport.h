@@ -28,8 +28,9 @@ class Transport {
   // call.
   virtual absl::StatusOr<std::string> listen(AcceptHandler on_accept) = 0;
 
-  // Begins to connect and returns at once. If the peer does not answer within `timeout`, or refuses,
-  // on_closed() of the listener reports it. InvalidArgument for a malformed address.
+  // Begins to connect and returns at once; never blocks, also if a host name must be looked up. If the peer
+  // does not answer within `timeout`, or refuses, or its name is not found, on_closed() of the listener
+  // reports it. InvalidArgument for a malformed address.
   virtual absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
                                                               std::shared_ptr<ConnectionListener> listener,
                                                               absl::Duration timeout) = 0;

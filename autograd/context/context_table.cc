@@ -7,7 +7,7 @@ namespace gradwire::autograd {
 ContextTable::Origin* ContextTable::row_of(uint64_t origin) {
   auto found = origins_.find(origin);
   if (found != origins_.end()) return &found->second;
-  if (origins_.size() >= limits_.origins) return nullptr;
+  if (origins_.size() >= bounds_.origins) return nullptr;
   return &origins_[origin];
 }
 
@@ -31,8 +31,8 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
                           origin.claims.contains({context.counter, from});
     if (released) return Entry::kReleased;
   }
-  if (live_.size() >= limits_.live) return Entry::kTooMany;
-  if (from != 0 && opened_by(from) >= limits_.live_of_sender) return Entry::kTooManyOfSender;
+  if (live_.size() >= bounds_.live) return Entry::kTooMany;
+  if (from != 0 && opened_by(from) >= bounds_.live_of_sender) return Entry::kTooManyOfSender;
   Origin* const origin = row_of(context.origin);
   if (origin == nullptr) return Entry::kTooMany;
   origin->live.insert(context.counter);
@@ -62,7 +62,7 @@ void ContextTable::remember_released(Origin& origin, uint64_t counter) {
   origin.live.erase(counter);
   if (counter >= origin.low) origin.released.insert(counter);
   // The lowest counter is the oldest context, whose messages are the least likely to arrive still.
-  if (origin.released.size() > limits_.released) origin.released.erase(origin.released.begin());
+  if (origin.released.size() > bounds_.released) origin.released.erase(origin.released.begin());
   // The context has ended for all workers now, so the claims of single workers are not needed.
   auto claim = origin.claims.lower_bound({counter, 0});
   while (claim != origin.claims.end() && claim->first == counter) claim = origin.claims.erase(claim);
@@ -125,7 +125,7 @@ ContextTable::Cleanup ContextTable::cleanup(const rpc::Id& context, uint64_t low
     const bool unknown =
         origin != nullptr && context.counter >= origin->low && !origin->released.contains(context.counter);
     if (unknown) origin->claims.insert({context.counter, from});
-    if (unknown && origin->claims.size() > limits_.released) origin->claims.erase(origin->claims.begin());
+    if (unknown && origin->claims.size() > bounds_.released) origin->claims.erase(origin->claims.begin());
   }
   // The CLEANUPs of the contexts below `low` were lost with a worker, or are on their way.
   auto row = origins_.find(context.origin);

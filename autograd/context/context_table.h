@@ -46,7 +46,7 @@ class ContextTable {
 
   // Maximum number of live contexts. A limit is needed because messages of peers create contexts.
   static constexpr std::size_t kMaxLive = 1 << 20;
-  struct Limits {
+  struct Bounds {
     std::size_t live = kMaxLive;
     // Maximum number of origins with a row, and of lost origins that are remembered.
     std::size_t origins = 1 << 16;
@@ -58,7 +58,7 @@ class ContextTable {
   };
 
   ContextTable() = default;
-  explicit ContextTable(const Limits& limits) : limits_(limits) {}
+  explicit ContextTable(const Bounds& bounds) : bounds_(bounds) {}
 
   // Records that a message of this context arrived from worker `from`, or that the context was opened here
   // (`from` is 0).
@@ -140,12 +140,12 @@ class ContextTable {
   // Ends `context` here although its origin has not reported the end.
   void end(const rpc::Id& context, std::vector<Ended>& ended);
 
-  Limits limits_;
+  Bounds bounds_;
   absl::flat_hash_map<rpc::Id, Row> live_;
   absl::flat_hash_map<uint64_t, Origin> origins_;
   // The live contexts of each opener.
   rpc::WorkerCounts opened_;
-  rpc::GoneWorkers lost_{limits_.origins};
+  rpc::GoneWorkers lost_{bounds_.origins};
 };
 
 }  // namespace gradwire::autograd

@@ -20,7 +20,7 @@ TEST(ContextTable, FirstMessageMakesTheContextLive) {
 }
 
 TEST(ContextTable, EachSenderOpensSoManyContexts) {
-  ContextTable table(ContextTable::Limits{.live_of_sender = 2});
+  ContextTable table(ContextTable::Bounds{.live_of_sender = 2});
   EXPECT_EQ(table.enter({7, 1}, 7), Entry::kNew);
   // The sender chooses the origin, so its own number counts.
   EXPECT_EQ(table.enter({8, 1}, 7), Entry::kNew);
@@ -41,7 +41,7 @@ TEST(ContextTable, EachSenderOpensSoManyContexts) {
 }
 
 TEST(ContextTable, ALostSenderGivesItsPlacesBack) {
-  ContextTable table(ContextTable::Limits{.live_of_sender = 2});
+  ContextTable table(ContextTable::Bounds{.live_of_sender = 2});
   table.enter({7, 1}, 7);
   table.enter({8, 1}, 7);
   table.worker_lost(7);

@@ -1,16 +1,43 @@
 #include "gradwire/autograd/context/contexts.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/context/active_context.h"
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/proto/autograd.pb.h"
 #include "gradwire/rpc/limits/limit_refusals.h"
 
 namespace gradwire::autograd {
+
+thread_local uint64_t ActiveContextSlot::entered_at_ = 0;
+
+void ActiveContextSlot::set(Value value) {
+  // If the frame does not change, the thread continues its current interval.
+  if (value == value_) return;
+  const uint64_t thread = at::RecordFunction::currentThreadId();
+  const uint64_t now = at::sequence_number::peek();
+  if (value_ != nullptr && now == entered_at_) value_->timeline().leave_unused(*value_->frame(), thread, now);
+  // The previous value is destroyed when this function returns.
+  value_.swap(value);
+  entered_at_ = now;
+  if (value_ != nullptr) value_->timeline().enter(value_->frame(), thread, now);
+}
+
+const bool ActiveContextSlot::registered_ = [] {
+  register_execution_slot({[] { return ExecutionState::Value(value_); },
+                           [](const ExecutionState::Value& value) {
+                             if (value_ != value) set(std::static_pointer_cast<const ActiveContext>(value));
+                           }});
+  return true;
+}();
+
 namespace {
 
-ContextTable::Limits limits_of(const rpc::AgentServices& agent) {
-  ContextTable::Limits limits;
+ContextTable::Bounds bounds_of(const rpc::AgentServices& agent) {
+  ContextTable::Bounds limits;
   limits.live_of_sender = agent.caller_limits().max_contexts;
   return limits;
 }
@@ -18,7 +45,7 @@ ContextTable::Limits limits_of(const rpc::AgentServices& agent) {
 }  // namespace
 
 Contexts::Contexts(rpc::AgentServices& agent, Listener released)
-    : agent_(agent), released_(std::move(released)), table_(limits_of(agent)) {}
+    : agent_(agent), released_(std::move(released)), table_(bounds_of(agent)) {}
 
 std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
   auto state = std::make_shared<ContextState>(context, agent_.self().incarnation, unjoined_gradients_);
@@ -184,12 +211,18 @@ void Contexts::worker_lost(const rpc::Worker& worker) {
       take_locked(ended.context, ended.touched, gone);
     }
     // The origin of these contexts is lost and cannot send a CLEANUP, so each worker ends them by itself.
-    // worker.
     for (const rpc::Id& orphan : table_.origin_lost(worker.incarnation)) {
       if (auto touched = table_.release(orphan, 0)) take_locked(orphan, *touched, gone);
     }
   }
-  finish(std::move(gone), 0, {}, 0);
+  if (gone.states.empty()) return;
+  // The contexts own tensors and nodes of the program, and the thread that has found the loss may be on duty.
+  // The end counts as a CLEANUP, which it may send.
+  cleanups_->fetch_add(1);
+  agent_.executor()->post_or_run([this, gone = std::move(gone)]() mutable {
+    finish(std::move(gone), 0, {}, 0);
+    cleanups_->fetch_sub(1);
+  });
 }
 
 std::size_t Contexts::remembered() const {

@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/graph_nodes.h"
 #include "gradwire/autograd/graph/route_tracer.h"
-#include "gradwire/autograd/graph/send_node.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::autograd {

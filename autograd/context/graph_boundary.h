@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/codec/device.h"
 #include "gradwire/proto/value.pb.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/worker.h"
 
 // Functions that join the graphs of two workers where a message goes from one to the other.
 namespace gradwire::autograd {

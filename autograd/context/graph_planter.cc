@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/graph_boundary.h"
 #include "gradwire/autograd/context/position.h"
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
 #include "gradwire/autograd/context/unjoined.h"
 #include "gradwire/autograd/graph/timeline.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/tensor_set.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/proto/autograd.pb.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 
 namespace gradwire::autograd {
 
@@ -85,13 +85,13 @@ void GraphPlanter::outgoing_failed(const rpc::Worker&, const proto::Graph& graph
 // 3. Wait at the barrier, without blocking a thread.
 // 4. Afterwards the context counts as admitted on all workers. If the barrier shuts down, the continuation
 //    gets an error and does not use this object, which may be gone.
-void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
-                         absl::AnyInvocable<void(absl::Status)> proceed) {
+uint64_t GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
+                             absl::AnyInvocable<void(absl::Status)> proceed) {
   const rpc::Id id = rpc::from_proto(graph.context());
   absl::StatusOr<std::shared_ptr<ContextState>> context = contexts_.enter(id, from.incarnation);
   if (!context.ok()) {
     proceed(context.status());
-    return;
+    return 0;
   }
   if (graph.admitted()) admitted(*context, from.incarnation);
   bool known;
@@ -99,16 +99,17 @@ void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, abs
     MutexLock lock((*context)->mutex);
     known = (*context)->admitted;
   }
-  barrier_.request(id, known, deadline,
-                   [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
-                     if (status.ok()) {
-                       if (barrier_.armed()) admitted(context, 0);
-                       // If the context was released during the wait, only this call can remove it from the
-                       // barrier.
-                       if (!contexts_.find(context->id).ok()) barrier_.backward_ended(context->id);
-                     }
-                     proceed(std::move(status));
-                   });
+  return barrier_.request(
+      id, known, deadline,
+      [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
+        if (status.ok()) {
+          if (barrier_.armed()) admitted(context, 0);
+          // If the context was released during the wait, only this call can remove it from the
+          // barrier.
+          if (!contexts_.find(context->id).ok()) barrier_.backward_ended(context->id);
+        }
+        proceed(std::move(status));
+      });
 }
 
 // Each worker forwards the news once, when its own flag changes, to the workers that it sent messages to. So

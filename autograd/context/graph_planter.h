@@ -5,9 +5,9 @@
 
 #include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/step_barrier_driver.h"
-#include "gradwire/rpc/agent/extension.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/extension.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::autograd {
 
@@ -24,8 +24,9 @@ class GraphPlanter : public rpc::GraphHook {
   absl::Status outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
                                proto::Payload& payload) override;
   void outgoing_failed(const rpc::Worker& to, const proto::Graph& graph) override;
-  void admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
-             absl::AnyInvocable<void(absl::Status)> proceed) override;
+  uint64_t admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
+                 absl::AnyInvocable<void(absl::Status)> proceed) override;
+  void give_up(uint64_t wait, const absl::Status& reason) override { barrier_.give_up(wait, reason); }
   absl::Status incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,
                                 const proto::Payload& payload) override;
   absl::Status incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,

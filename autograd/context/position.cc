@@ -11,7 +11,7 @@ void write_position(const ActiveContext& active, PositionField& out) {
   const Timeline::Path path = active.timeline().path_of_call(at::RecordFunction::currentThreadId(), now);
   out.Reserve(static_cast<int>(2 * path.size()));
   for (const Timeline::Moment& moment : path) {
-    out.Add(moment.stretch);
+    out.Add(moment.interval);
     out.Add(moment.tick);
   }
 }

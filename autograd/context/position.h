@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "google/protobuf/repeated_field.h"
-#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/graph/timeline.h"
 
 // The wire format of a call's position in the order of a single process (Graph.position in

@@ -47,12 +47,12 @@ TEST(Position, HalfPairsAndTooDeepCallsAreRefused) {
 TEST(ActiveContextSlot, ThreadThatMakesNothingLeavesNoTrace) {
   const auto active = active_in({});
   for (int i = 0; i < 10; ++i) ActiveContextSlot::Scope scope(active);
-  EXPECT_EQ(active->timeline().stretches(), 0u);
+  EXPECT_EQ(active->timeline().intervals(), 0u);
   {
     ActiveContextSlot::Scope scope(active);
     at::sequence_number::get_and_increment();
   }
-  EXPECT_EQ(active->timeline().stretches(), 1u);
+  EXPECT_EQ(active->timeline().intervals(), 1u);
 }
 
 }  // namespace

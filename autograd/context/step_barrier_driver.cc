@@ -41,8 +41,9 @@ std::vector<rpc::Id> StepBarrierDriver::forwarding_contexts() const {
   return {contexts.begin(), contexts.end()};
 }
 
-void StepBarrierDriver::request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed) {
-  enter(context, nullptr, admitted, deadline, std::move(proceed));
+uint64_t StepBarrierDriver::request(const rpc::Id& context, bool admitted, absl::Time deadline,
+                                    Proceed proceed) {
+  return enter(context, nullptr, admitted, deadline, std::move(proceed));
 }
 
 void StepBarrierDriver::step(const rpc::Id& context, const StepBarrier::Parameters& parameters,
@@ -56,8 +57,8 @@ void StepBarrierDriver::step(const rpc::Id& context, const StepBarrier::Paramete
 // 3. Schedule the deadline, without the lock: the timer's thread takes it in give_up().
 // 4. Store the timer with the waiter, so that the continuation cancels it. If the waiter has passed between
 //    1 and 4, no other thread knows the timer, so it is cancelled here.
-void StepBarrierDriver::enter(const rpc::Id& context, const StepBarrier::Parameters& stepped, bool admitted,
-                              absl::Time deadline, Proceed proceed) {
+uint64_t StepBarrierDriver::enter(const rpc::Id& context, const StepBarrier::Parameters& stepped,
+                                  bool admitted, absl::Time deadline, Proceed proceed) {
   const bool is_step = stepped != nullptr;
   Waiters passed;
   absl::Status stopped;
@@ -68,7 +69,7 @@ void StepBarrierDriver::enter(const rpc::Id& context, const StepBarrier::Paramet
     stopped = stopped_;
     if (stopped.ok()) {
       ticket = next_ticket_++;
-      waiters_.emplace(ticket, Waiter{std::move(proceed), context, 0, deadline, is_step});
+      waiters_.emplace(ticket, Waiter{std::move(proceed), context});
       passed = take_locked(is_step ? barrier_.step(ticket, context, stepped)
                                    : barrier_.request(ticket, context, admitted));
       waits = waiters_.contains(ticket);
@@ -76,12 +77,22 @@ void StepBarrierDriver::enter(const rpc::Id& context, const StepBarrier::Paramet
   }
   if (!stopped.ok()) {
     proceed(stopped);
-    return;
+    return 0;
   }
   run(std::move(passed), absl::OkStatus());
-  if (!waits || deadline == absl::InfiniteFuture()) return;
-  const uint64_t timer = timers_().schedule(deadline, [weak = weak_from_this(), ticket] {
-    if (std::shared_ptr<StepBarrierDriver> self = weak.lock()) self->give_up(ticket);
+  if (!waits) return 0;
+  if (deadline == absl::InfiniteFuture()) return ticket;
+  const uint64_t timer = timers_().schedule(deadline, [weak = weak_from_this(), ticket, context, is_step] {
+    const std::shared_ptr<StepBarrierDriver> self = weak.lock();
+    if (self == nullptr) return;
+    self->give_up(ticket, absl::DeadlineExceededError(absl::StrCat(
+                              is_step ? "an optimizer step of the autograd context "
+                                      : "a call in the autograd context ",
+                              rpc::to_string(context),
+                              is_step ? " timed out while it waited for the backward of other contexts that "
+                                        "use the same parameters"
+                                      : " timed out while it waited for an optimizer step on this worker's "
+                                        "parameters")));
   });
   MutexLock lock(mutex_);
   auto found = waiters_.find(ticket);
@@ -90,26 +101,20 @@ void StepBarrierDriver::enter(const rpc::Id& context, const StepBarrier::Paramet
   } else {
     timers_().cancel(timer);
   }
+  return ticket;
 }
 
-void StepBarrierDriver::give_up(uint64_t ticket) {
-  Waiters expired;
+void StepBarrierDriver::give_up(uint64_t ticket, const absl::Status& reason) {
+  Waiters ended;
   Waiters passed;
   {
     MutexLock lock(mutex_);
     StepBarrier::Tickets tickets;
     if (!barrier_.give_up(ticket, tickets)) return;
-    expired = take_locked({ticket});
+    ended = take_locked({ticket});
     passed = take_locked(tickets);
   }
-  for (Waiter& waiter : expired) {
-    waiter.proceed(absl::DeadlineExceededError(absl::StrCat(
-        waiter.is_step ? "an optimizer step of the autograd context " : "a call in the autograd context ",
-        rpc::to_string(waiter.context),
-        waiter.is_step ? " timed out while it waited for the backward of other contexts that use the same "
-                         "parameters"
-                       : " timed out while it waited for an optimizer step on this worker's parameters")));
-  }
+  run(std::move(ended), reason);
   run(std::move(passed), absl::OkStatus());
 }
 

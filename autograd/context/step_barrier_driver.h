@@ -33,13 +33,15 @@ class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver>
   void disarm();
   bool armed() const;
 
-  // Calls `proceed` with OK when the request may run, with DeadlineExceeded, or with the error of shutdown()
-  // or released().
-  void request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed);
+  // Calls `proceed` with OK when the request may run, with DeadlineExceeded, or with the error of give_up(),
+  // shutdown() or released(). Returns its ticket; 0 if `proceed` was called at once.
+  uint64_t request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed);
   // Same for a step. If `proceed` gets OK, step_ended() must follow with the same `parameters`.
   void step(const rpc::Id& context, const StepBarrier::Parameters& parameters, absl::Time deadline,
             Proceed proceed);
   void step_ended(const StepBarrier::Parameters& parameters);
+  // The waiter of this ticket gets `reason`, unless it has passed.
+  void give_up(uint64_t ticket, const absl::Status& reason);
 
   // Records that the context was admitted on another worker.
   void admitted(const rpc::Id& context);
@@ -61,16 +63,12 @@ class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver>
     Proceed proceed;
     rpc::Id context;
     uint64_t timer = 0;
-    absl::Time deadline;
-    bool is_step = false;
   };
   using Waiters = std::vector<Waiter>;
 
   // `stepped`: the parameters of a step; nullptr for a request.
-  void enter(const rpc::Id& context, const StepBarrier::Parameters& stepped, bool admitted,
-             absl::Time deadline, Proceed proceed);
-  // Ends the waiter of `ticket` with DeadlineExceeded, unless it has passed.
-  void give_up(uint64_t ticket);
+  uint64_t enter(const rpc::Id& context, const StepBarrier::Parameters& stepped, bool admitted,
+                 absl::Time deadline, Proceed proceed);
   Waiters take_locked(const StepBarrier::Tickets& tickets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(Waiters waiters, const absl::Status& status);
 

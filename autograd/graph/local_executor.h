@@ -1,8 +1,11 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/input_buffer.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <iterator>
@@ -14,15 +17,69 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "gradwire/autograd/graph/graph_messages.h"
-#include "gradwire/autograd/graph/node_inputs.h"
+#include "gradwire/autograd/graph/graph_nodes.h"
 #include "gradwire/autograd/graph/node_task.h"
-#include "gradwire/autograd/graph/recv_node.h"
-#include "gradwire/autograd/graph/send_node.h"
 #include "gradwire/autograd/graph/timeline.h"
 #include "gradwire/device/streams.h"
 
 namespace gradwire::autograd {
+
+// The messages of a pass on one worker, for observers: those that it has sent and whose gradients have not
+// arrived, and those that it has received and that its graph reaches, by their sender and number.
+class GraphMessages {
+ public:
+  // Nothing is known.
+  GraphMessages() = default;
+  // Keeps at most `most` of each kind. `sent`: a map whose values have the SendNode `node` and the flag
+  // `arrived`, for the gradients. `received`: a map whose keys are received messages.
+  template <class SentMap, class ReceivedMap>
+  GraphMessages(std::size_t most, const SentMap& sent, const ReceivedMap& received)
+      : all_reached_(received.size() <= most) {
+    for (const auto& [number, each] : sent) {
+      if (!each.arrived && awaited_.size() < most) awaited_.push_back(each.node);
+    }
+    for (const auto& [message, each] : received) {
+      if (reached_.size() < most) reached_.push_back(message);
+    }
+  }
+
+  const std::vector<std::shared_ptr<const SendNode>>& awaited() const { return awaited_; }
+  const std::vector<std::pair<uint64_t, uint64_t>>& reached() const { return reached_; }
+  // Whether reached() has all of them.
+  bool all_reached() const { return all_reached_; }
+
+ private:
+  std::vector<std::shared_ptr<const SendNode>> awaited_;
+  std::vector<std::pair<uint64_t, uint64_t>> reached_;
+  bool all_reached_ = false;
+};
+
+// The gradients that have arrived at one node in a pass, added up for each input. On an accelerator the
+// additions follow the rules of libtorch's engine: they run on the stream of the node, which waits for the
+// streams of the gradients with events. Not thread-safe. The node must outlive this object.
+class NodeInputs {
+ public:
+  NodeInputs() = default;
+  explicit NodeInputs(torch::autograd::Node& node);
+
+  // The stream on which libtorch's engine runs the node, if one of its inputs is on an accelerator.
+  const std::optional<c10::Stream>& stream() const { return stream_; }
+  // Adds a gradient. `ready`: the stream on which it is ready (ready_stream()). Calls no code of a device for
+  // a gradient on the CPU. Throws what libtorch throws.
+  void add(uint32_t input, at::Tensor gradient, const std::optional<c10::Stream>& ready);
+  // Moves the sums, and what the node has to wait for before it uses them, into the task.
+  void move_to(NodeTask& task);
+
+ private:
+  torch::autograd::Node* node_ = nullptr;
+  std::optional<c10::Stream> stream_;
+  torch::autograd::InputBuffer buffer_{0};
+};
+
+// Returns the stream on which a gradient is ready that the calling thread delivers now; nothing if it has no
+// streams. `producer`: the stream of the node that computed it, if the node has one.
+std::optional<c10::Stream> ready_stream(const at::Tensor& gradient,
+                                        const std::optional<c10::Stream>& producer);
 
 // Runs one worker's graph in one backward pass: first counts the gradients that will arrive at each node,
 // then runs each node when all of its gradients have arrived. Replaces libtorch's engine, which can only run
@@ -150,7 +207,7 @@ class LocalExecutor {
     // Not used if gradients are added as they arrive, except with inputs_only.
     absl::InlinedVector<Incoming, 1> incoming;
     NodeInputs inputs;
-    std::optional<Timeline::Place> place;
+    std::optional<Timeline::Position> place;
     // For a recv node: the outputs that a walk reached, and with inputs_only those that lead to an input.
     Flags marked;
     Flags needed_outputs;
@@ -161,7 +218,7 @@ class LocalExecutor {
     // With inputs_only: the outputs that the gradient of an input depends on.
     Flags needed;
     bool arrived = false;
-    std::optional<Timeline::Place> place;
+    std::optional<Timeline::Position> place;
   };
   struct Ready {
     uint64_t sequence;
@@ -191,7 +248,7 @@ class LocalExecutor {
   void add_in_order(Record& record, const From& from, at::Tensor gradient,
                     const std::optional<c10::Stream>& ready);
   // Returns the position, in the order of a single process, of the node that the edge comes from.
-  const Timeline::Place& place(const From& from);
+  const Timeline::Position& place(const From& from);
   // Whether libtorch's engine adds a's gradient before b's; gradients of a lower input come first.
   bool adds_before(const From& a, const From& b);
 

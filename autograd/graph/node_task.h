@@ -13,7 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "gradwire/autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/graph_nodes.h"
 #include "gradwire/autograd/graph/timeline.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/id.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "gradwire/autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/graph_nodes.h"
 
 namespace gradwire::autograd {
 

@@ -23,14 +23,14 @@ void Timeline::enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint6
   MutexLock lock(mutex_);
   auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread) found = threads_.insert(found, Thread{thread, {}});
-  absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
-  // The thread continues its last stretch if no other thread has worked for the frame in the meantime.
-  if (!stretches.empty() && stretches.back().frame == frame &&
-      stretches.back().stretch == frame->last_stretch_) {
+  absl::InlinedVector<Interval, 1>& intervals = found->intervals;
+  // The thread continues its last interval if no other thread has worked for the frame in the meantime.
+  if (!intervals.empty() && intervals.back().frame == frame &&
+      intervals.back().interval == frame->last_interval_) {
     return;
   }
-  frame->last_stretch_ = frame->stretches_++;
-  stretches.push_back({number, frame, frame->last_stretch_});
+  frame->last_interval_ = frame->intervals_++;
+  intervals.push_back({number, frame, frame->last_interval_});
 }
 
 void Timeline::leave_unused(const Frame& frame, uint64_t thread, uint64_t number) {
@@ -38,41 +38,41 @@ void Timeline::leave_unused(const Frame& frame, uint64_t thread, uint64_t number
   std::shared_ptr<Frame> dropped;
   MutexLock lock(mutex_);
   auto found = find_thread(threads_, thread);
-  if (found == threads_.end() || found->id != thread || found->stretches.empty()) return;
-  Stretch& last = found->stretches.back();
+  if (found == threads_.end() || found->id != thread || found->intervals.empty()) return;
+  Interval& last = found->intervals.back();
   if (last.frame.get() != &frame || last.begin != number) return;
-  // The stretch has no node, so it can be removed. Its number in the frame is not reused, because another
-  // thread may have begun the next stretch meanwhile.
+  // The interval has no node, so it can be removed. Its number in the frame is not reused, because another
+  // thread may have begun the next interval meanwhile.
   dropped = std::move(last.frame);
-  found->stretches.pop_back();
+  found->intervals.pop_back();
 }
 
-// Returns the last stretch of the thread that began at or before `number`. Most nodes belong to the newest
-// stretch, so that one is tried before the binary search.
-Timeline::Place Timeline::place(uint64_t thread, uint64_t number) const {
+// Returns the last interval of the thread that began at or before `number`. Most nodes belong to the newest
+// interval, so that one is tried before the binary search.
+Timeline::Position Timeline::place(uint64_t thread, uint64_t number) const {
   MutexLock lock(mutex_);
   const auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread) return {nullptr, {thread, number}};
-  const absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
-  auto next = stretches.end();
-  if (!stretches.empty() && stretches.back().begin > number) {
-    next = std::upper_bound(stretches.begin(), stretches.end(), number,
-                            [](uint64_t value, const Stretch& stretch) { return value < stretch.begin; });
+  const absl::InlinedVector<Interval, 1>& intervals = found->intervals;
+  auto next = intervals.end();
+  if (!intervals.empty() && intervals.back().begin > number) {
+    next = std::upper_bound(intervals.begin(), intervals.end(), number,
+                            [](uint64_t value, const Interval& interval) { return value < interval.begin; });
   }
-  if (next == stretches.begin()) return {nullptr, {thread, number}};
-  const Stretch& stretch = *--next;
-  return {stretch.frame.get(), {stretch.stretch, number - stretch.begin}};
+  if (next == intervals.begin()) return {nullptr, {thread, number}};
+  const Interval& interval = *--next;
+  return {interval.frame.get(), {interval.interval, number - interval.begin}};
 }
 
 Timeline::Path Timeline::path_of_call(uint64_t thread, uint64_t number) const {
-  const Place position = place(thread, number);
+  const Position position = place(thread, number);
   if (position.frame == nullptr) return {position.moment};
   Path path = position.frame->path_;
   if (path.size() < kMaxDepth) path.push_back(position.moment);
   return path;
 }
 
-bool Timeline::older(const Place& a, const Place& b) {
+bool Timeline::older(const Position& a, const Position& b) {
   // The position of a node is its frame's path followed by its own moment; positions are compared like words
   // in a dictionary.
   if (a.frame == b.frame) return a.moment < b.moment;
@@ -90,10 +90,10 @@ bool Timeline::older(const Place& a, const Place& b) {
   return a.frame->number_ < b.frame->number_;
 }
 
-std::size_t Timeline::stretches() const {
+std::size_t Timeline::intervals() const {
   MutexLock lock(mutex_);
   std::size_t count = 0;
-  for (const Thread& thread : threads_) count += thread.stretches.size();
+  for (const Thread& thread : threads_) count += thread.intervals.size();
   return count;
 }
 

@@ -20,20 +20,20 @@ namespace gradwire::autograd {
 // call that leads to it from the outermost program: the moment in the caller at which the call was made. The
 // path is sent with the request (Graph.position).
 //
-// libtorch numbers nodes for each thread. A stretch is the work of a thread for one frame without
-// interruption. The timeline records the thread and the first number of each stretch, so that it can find the
-// frame, and the moment in the frame, for a pair (thread, number).
+// libtorch numbers nodes for each thread. An interval is the work of a thread for one frame without
+// interruption. The timeline records the thread and the first number of each interval, so that it can find
+// the frame, and the moment in the frame, for a pair (thread, number).
 //
-// Threads that work for one frame at the same time have no order in a single process. Here the stretch that
+// Threads that work for one frame at the same time have no order in a single process. Here the interval that
 // began first is the older one.
 //
 // Thread-safe. Holds no tensors.
 class Timeline {
  public:
-  // A moment in a frame: the number of the stretch in the frame, and the number of ticks (sequence numbers)
-  // since the beginning of the stretch.
+  // A moment in a frame: the number of the interval in the frame, and the number of ticks (sequence numbers)
+  // since the beginning of the interval.
   struct Moment {
-    uint64_t stretch = 0;
+    uint64_t interval = 0;
     uint64_t tick = 0;
     auto operator<=>(const Moment&) const = default;
   };
@@ -52,18 +52,18 @@ class Timeline {
     const Path path_;
     // Unique in the timeline.
     const uint64_t number_ = 0;
-    // Number of stretches that have begun. Guarded by the timeline's mutex, as the next member.
-    uint64_t stretches_ = 0;
-    // The stretch that began last.
-    uint64_t last_stretch_ = 0;
+    // Number of intervals that have begun. Guarded by the timeline's mutex, as the next member.
+    uint64_t intervals_ = 0;
+    // The interval that began last.
+    uint64_t last_interval_ = 0;
   };
 
   // The position of a node in the order.
-  struct Place {
+  struct Position {
     // nullptr for a node that was made outside the context: it is older than all nodes made inside. Valid
     // while the timeline lives.
     const Frame* frame = nullptr;
-    // For a node outside the context, the thread and its sequence number instead of stretch and tick.
+    // For a node outside the context, the thread and its sequence number instead of interval and tick.
     Moment moment;
   };
 
@@ -78,27 +78,27 @@ class Timeline {
   void leave_unused(const Frame& frame, uint64_t thread, uint64_t number);
 
   // Returns the position of the node with this sequence number of this thread.
-  Place place(uint64_t thread, uint64_t number) const;
+  Position place(uint64_t thread, uint64_t number) const;
   // Returns the path of a call that is made at that moment.
   Path path_of_call(uint64_t thread, uint64_t number) const;
 
   // Whether `a` is older than `b`. A strict weak order. Does not lock.
-  static bool older(const Place& a, const Place& b);
+  static bool older(const Position& a, const Position& b);
 
-  // For tests: number of stretches that are recorded.
-  std::size_t stretches() const;
+  // For tests: number of intervals that are recorded.
+  std::size_t intervals() const;
 
  private:
-  struct Stretch {
+  struct Interval {
     uint64_t begin = 0;
     std::shared_ptr<Frame> frame;
-    uint64_t stretch = 0;
+    uint64_t interval = 0;
   };
 
-  // The stretches of one thread, in ascending order of `begin`.
+  // The intervals of one thread, in ascending order of `begin`.
   struct Thread {
     uint64_t id = 0;
-    absl::InlinedVector<Stretch, 1> stretches;
+    absl::InlinedVector<Interval, 1> intervals;
   };
 
   Frame program_;

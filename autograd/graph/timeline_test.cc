@@ -8,12 +8,12 @@
 namespace gradwire::autograd {
 namespace {
 
-using Place = Timeline::Place;
+using Position = Timeline::Position;
 
 constexpr uint64_t kThread = 7, kOther = 8;
 
 // Expects that the places are in this order, the oldest first.
-void expect_ascending(const std::vector<Place>& places) {
+void expect_ascending(const std::vector<Position>& places) {
   for (std::size_t i = 0; i < places.size(); ++i) {
     for (std::size_t k = 0; k < places.size(); ++k) {
       EXPECT_EQ(Timeline::older(places[i], places[k]), i < k) << i << " and " << k;
@@ -98,7 +98,7 @@ TEST(Timeline, CallsThatMadeNothingAreForgotten) {
     timeline.leave_unused(*frame, kOther, 50);
     timeline.enter(program, kThread, 10 + i);
   }
-  EXPECT_EQ(timeline.stretches(), 1u);
+  EXPECT_EQ(timeline.intervals(), 1u);
 }
 
 TEST(Timeline, PathsAreCutAtTheMaximumDepth) {
@@ -115,7 +115,7 @@ TEST(Timeline, PathsAreCutAtTheMaximumDepth) {
   timeline.enter(timeline.add_frame(path), kThread, 0);
   timeline.enter(timeline.add_frame(deeper), kOther, 0);
   // The paths are equal, so the calls are ordered by arrival.
-  const Place first = timeline.place(kThread, 1), second = timeline.place(kOther, 1);
+  const Position first = timeline.place(kThread, 1), second = timeline.place(kOther, 1);
   EXPECT_NE(Timeline::older(first, second), Timeline::older(second, first));
 }
 

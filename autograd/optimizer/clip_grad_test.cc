@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/core/agent_statistics.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {

@@ -17,8 +17,8 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 

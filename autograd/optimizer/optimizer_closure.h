@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::autograd {

@@ -12,18 +12,18 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/caller/answer_by.h"
-#include "gradwire/rpc/device/stream_order.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/deadline.h"
+#include "gradwire/rpc/order/stream_order.h"
 
 namespace gradwire::autograd {
 namespace {
 
 absl::Time call_deadline() {
   auto call = rpc::CallContext::current();
-  return call == nullptr ? absl::InfiniteFuture() : call->deadline();
+  return call == nullptr ? absl::InfiniteFuture() : call->deadline().on_system_clock();
 }
 
 Engine& engine_of(const std::weak_ptr<rpc::Agent>& weak, std::shared_ptr<rpc::Agent>& agent) {

@@ -12,11 +12,11 @@
 #include "gradwire/autograd/optimizer/optimizer_archive.h"
 #include "gradwire/autograd/optimizer/sync_round.h"
 #include "gradwire/autograd/pass/engine.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/device/device_fence.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/rref.h"
 
 namespace gradwire::autograd {
 
@@ -79,7 +79,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   // needs to have arrived before. Without any gradient nothing is stepped and the step does not wait (kSync:
   // the gradients count as zeros). With require_gradients nothing is stepped if a parameter has no gradient.
   // A step that times out while it waits for other trainers fails with DeadlineExceeded and names them, a
-  // little before the caller's deadline (rpc/caller/answer_by.h).
+  // little before the caller's deadline (rpc/core/deadline.h).
   Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
   // Steps an optimizer that evaluates the loss itself. Returns the loss that the optimizer returns, and the
   // parameters that had no gradient in its last evaluation. With require_gradients throws FailedPrecondition

@@ -4,27 +4,65 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/contexts.h"
+#include "gradwire/autograd/optimizer/optimizer_archive.h"
 #include "gradwire/autograd/optimizer/optimizer_closure.h"
-#include "gradwire/autograd/optimizer/optimizer_file.h"
 #include "gradwire/autograd/optimizer/owners_wait.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/device/stream_order.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/order/stream_order.h"
+#include "gradwire/rpc/registry/registration.h"
 
 namespace gradwire::autograd {
+namespace {
+
+class Rate : public torch::optim::OptimizerCloneableOptions<Rate> {
+ public:
+  explicit Rate(double rate) : rate_(rate) {}
+  double get_lr() const override { return rate_; }
+  void set_lr(const double rate) override { rate_ = rate; }
+
+ private:
+  double rate_;
+};
+
+std::vector<torch::optim::OptimizerParamGroup> groups_of(const std::vector<double>& rates) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (double rate : rates) groups.emplace_back(std::vector<torch::Tensor>(), std::make_unique<Rate>(rate));
+  return groups;
+}
+
+}  // namespace
+
+LearningRates::LearningRates(const std::vector<double>& rates)
+    : torch::optim::Optimizer(groups_of(rates), std::make_unique<Rate>(0)) {}
+
+std::vector<double> LearningRates::get() const {
+  std::vector<double> rates;
+  for (const auto& group : param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void LearningRates::set(const std::vector<double>& rates) {
+  for (std::size_t i = 0; i < rates.size(); ++i) param_groups().at(i).options().set_lr(rates[i]);
+}
+
+torch::Tensor LearningRates::step(LossClosure) {
+  throw Error(absl::FailedPreconditionError(
+      "cannot step the optimizer of schedulable(): it has no parameters; call DistributedOptimizer::step"));
+}
 
 GRADWIRE_RPC_METHOD(OptimizerShard, step)
 GRADWIRE_RPC_METHOD(OptimizerShard, step_with_closure)

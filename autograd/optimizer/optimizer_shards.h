@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/optim/optimizer.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -7,15 +9,29 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "gradwire/autograd/context.h"
-#include "gradwire/autograd/optimizer/learning_rates.h"
 #include "gradwire/autograd/optimizer/optimizer_shard.h"
+#include "gradwire/autograd/pass/context.h"
 #include "gradwire/autograd/pass/parameter_owners.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/destination.h"
 
 namespace gradwire::autograd {
+
+// The optimizer object that libtorch's schedulers (torch/optim/schedulers) work on, in place of an optimizer
+// whose parameters are on other workers. It has the same number of groups, without parameters, and their
+// options are only a learning rate. step() throws Error, FailedPrecondition. Not thread-safe.
+class LearningRates : public torch::optim::Optimizer {
+ public:
+  explicit LearningRates(const std::vector<double>& rates);
+
+  // Returns the learning rate of each group.
+  std::vector<double> get() const;
+  // REQUIRES: one rate for each group.
+  void set(const std::vector<double>& rates);
+
+  torch::Tensor step(LossClosure closure = nullptr) override;
+};
 
 // The shards of one distributed optimizer. This is the part of DistributedOptimizer<O> that does not depend
 // on O. Thread-safe, except schedulers(): while a thread uses it, no other thread may call any method.

@@ -9,7 +9,6 @@
 
 #include "gmock/gmock.h"
 #include "gradwire/autograd/optimizer/optimizer_archive.h"
-#include "gradwire/autograd/optimizer/optimizer_file.h"
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"
 #include "gradwire/base/stable_hash.h"
 #include "gtest/gtest.h"

@@ -12,7 +12,7 @@
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/core/agent_statistics.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {

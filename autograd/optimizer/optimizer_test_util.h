@@ -10,7 +10,7 @@
 #include "gradwire/autograd/distributed_optimizer.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/testing/group.h"
 
 // Common code of the tests of optimizers. Each test must include it only once.

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/core/deadline.h"
 
 namespace gradwire::autograd {
 

@@ -14,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/pass/engine.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/device/device_fence.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 
 namespace gradwire::autograd {
 

@@ -13,8 +13,8 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/agent_statistics.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 

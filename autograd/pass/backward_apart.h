@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/pass/context.h"
 
 namespace gradwire::autograd {
 

@@ -1,16 +1,16 @@
-#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/pass/context.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/call_context.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -24,7 +24,9 @@ constexpr absl::Duration kAdmissionTimeout = absl::Seconds(60);
 // everywhere, so its later requests do not wait for steps on other workers. Throws the error of the barrier.
 void admit_locally(Engine& engine, const rpc::Id& id) {
   absl::Time deadline = Clock::system().now() + kAdmissionTimeout;
-  if (auto call = rpc::CallContext::current()) deadline = std::min(deadline, call->deadline());
+  if (auto call = rpc::CallContext::current()) {
+    deadline = std::min(deadline, call->deadline().on_system_clock());
+  }
   Promise<void> promise;
   engine.barrier().request(id, false, deadline, [promise](absl::Status status) {
     if (status.ok()) {

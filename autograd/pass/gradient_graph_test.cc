@@ -12,7 +12,7 @@
 #include "gradwire/autograd/checkpoint.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 

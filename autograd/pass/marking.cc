@@ -6,7 +6,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
@@ -34,7 +34,8 @@ absl::Status check_planned(const GradientRoute& part, const LocalExecutor::Reach
 //    answers. This must happen in the critical section of the walk, because the state machine adds them to
 //    the walk that was begun last; and before any of them is sent, because the first answer must not end the
 //    wave.
-std::vector<Wave::Message> Wave::end_walk(const LocalExecutor::Reach& reach, PassPart::Locked& locked) {
+std::vector<MarkingWalk::Message> MarkingWalk::end_walk(const LocalExecutor::Reach& reach,
+                                                        PassPart::Locked& locked) {
   std::vector<Message> messages;
   const auto add = [&](uint64_t to, bool needed, uint64_t message, const std::vector<uint32_t>& outputs) {
     auto found = std::find_if(messages.begin(), messages.end(),
@@ -57,7 +58,7 @@ std::vector<Wave::Message> Wave::end_walk(const LocalExecutor::Reach& reach, Pas
   return messages;
 }
 
-void Wave::send(std::vector<Message> messages) {
+void MarkingWalk::send(std::vector<Message> messages) {
   for (Message& each : messages) {
     if (each.number == 0) continue;
     const absl::StatusOr<rpc::Worker> to = part_.calls().find(each.to);
@@ -93,8 +94,8 @@ void Wave::send(std::vector<Message> messages) {
 // 4. Send the messages of the walk, without the lock.
 // 5. Check whether the sender or the root was lost before this pass depended on it. The agent reports a loss
 //    only once, so it would not be noticed later.
-void Wave::serve(const rpc::Worker& from, uint64_t number, const PassReply& reply,
-                 absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>(LocalExecutor&)> walk) {
+void MarkingWalk::serve(const rpc::Worker& from, uint64_t number, const PassReply& reply,
+                        absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>(LocalExecutor&)> walk) {
   std::vector<Message> messages;
   part_.update([&](PassPart::Locked& locked) {
     if (!locked.state.begin_mark(from.incarnation, number, locked.owe(reply), locked.actions)) return;
@@ -110,7 +111,7 @@ void Wave::serve(const rpc::Worker& from, uint64_t number, const PassReply& repl
 
 // The send nodes are found first, so that the lock of the context is not taken with that of the part held. A
 // number that does not exist becomes an error of the pass.
-void Wave::mark(const rpc::Worker& from, const proto::Mark& mark, const PassReply& reply) {
+void MarkingWalk::mark(const rpc::Worker& from, const proto::Mark& mark, const PassReply& reply) {
   std::vector<uint64_t> messages;
   for (const proto::SentTensors& marked : mark.marked()) messages.push_back(marked.message());
   const absl::StatusOr<SendNodes> nodes = find_send_nodes(context_, messages);
@@ -127,7 +128,7 @@ void Wave::mark(const rpc::Worker& from, const proto::Mark& mark, const PassRepl
   });
 }
 
-void Wave::need(const rpc::Worker& from, const proto::Needed& needed, const PassReply& reply) {
+void MarkingWalk::need(const rpc::Worker& from, const proto::Needed& needed, const PassReply& reply) {
   serve(from, needed.number(), reply, [&](LocalExecutor& graph) -> absl::StatusOr<LocalExecutor::Reach> {
     LocalExecutor::Reach all;
     for (const proto::SentTensors& each : needed.needed()) {
@@ -140,7 +141,7 @@ void Wave::need(const rpc::Worker& from, const proto::Needed& needed, const Pass
   });
 }
 
-std::optional<Plan> KnownMarks::plan_of(const LocalExecutor::Reach& reach, uint64_t root) {
+std::optional<Plan> DirectMarking::plan_of(const LocalExecutor::Reach& reach, uint64_t root) {
   Plan plan(root);
   for (const LocalExecutor::Reached& reached : reach.marked) {
     for (uint32_t output : reached.outputs) {
@@ -155,7 +156,7 @@ std::optional<Plan> KnownMarks::plan_of(const LocalExecutor::Reach& reach, uint6
   return plan;
 }
 
-void KnownMarks::start(std::optional<Plan> plan, const LocalExecutor::Reach& reach) {
+void DirectMarking::start(std::optional<Plan> plan, const LocalExecutor::Reach& reach) {
   if (!plan) return begin_fast();
   absl::btree_set<uint64_t> participants, shipped_to;
   for (const GradientRoute& part : plan->parts()) {
@@ -180,7 +181,7 @@ void KnownMarks::start(std::optional<Plan> plan, const LocalExecutor::Reach& rea
 // held, before the marking. So a thread that reads true here may be early, but it takes that lock before it
 // uses the graph, and then the marking is complete. The load with acquire order only makes the usual case
 // cheap.
-void KnownMarks::begin() {
+void DirectMarking::begin() {
   const proto::Pass& header = part_.calls().header();
   if (!(header.fast() || header.planned()) || begun_.load(std::memory_order_acquire)) return;
   if (header.fast()) begin_fast();
@@ -191,7 +192,7 @@ void KnownMarks::begin() {
 //    pass.
 // 2. Mark all of their outputs, with the lock of the part held.
 // 3. Check for receivers that were lost before step 2: their gradients can never arrive.
-void KnownMarks::begin_fast() {
+void DirectMarking::begin_fast() {
   SendNodes nodes;
   {
     MutexLock lock(context_.mutex);
@@ -216,7 +217,7 @@ void KnownMarks::begin_fast() {
 
 // 1. Find the send nodes of the messages of this worker that the plan names.
 // 2. Mark their outputs with the lock of the part held, unless another message has done so.
-bool KnownMarks::begin_planned() {
+bool DirectMarking::begin_planned() {
   const PassCalls& calls = part_.calls();
   std::vector<uint64_t> messages;
   for (const GradientRoute& part : calls.plan().parts()) {
@@ -235,8 +236,8 @@ bool KnownMarks::begin_planned() {
          std::any_of(nodes->begin(), nodes->end(), [](const auto& node) { return node->may_continue(); });
 }
 
-absl::Status KnownMarks::mark_planned(const absl::StatusOr<SendNodes>& nodes,
-                                      PassPart::Locked& locked) const {
+absl::Status DirectMarking::mark_planned(const absl::StatusOr<SendNodes>& nodes,
+                                         PassPart::Locked& locked) const {
   const PassCalls& calls = part_.calls();
   GRADWIRE_RETURN_IF_ERROR(nodes.status());
   // A worker that has sent no tensor of the plan must not get a message of a planned pass.

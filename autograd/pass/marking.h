@@ -16,9 +16,9 @@ namespace gradwire::autograd {
 // This worker's part of the wave of a pass (proto/autograd.proto): a MARK or a NEEDED starts a walk over the
 // worker's graph, and the walk causes further messages. Thread-safe. `part` and `context` must outlive this
 // object.
-class Wave {
+class MarkingWalk {
  public:
-  Wave(PassPart& part, ContextState& context) : part_(part), context_(context) {}
+  MarkingWalk(PassPart& part, ContextState& context) : part_(part), context_(context) {}
 
   void mark(const rpc::Worker& from, const proto::Mark& mark, const PassReply& reply);
   void need(const rpc::Worker& from, const proto::Needed& needed, const PassReply& reply);
@@ -48,9 +48,9 @@ class Wave {
 // Marks the tensors of this worker's part of a pass without a wave: in the fast mode all tensors that the
 // worker has sent, in a planned pass those of the plan. Thread-safe. `part` and `context` must outlive this
 // object.
-class KnownMarks {
+class DirectMarking {
  public:
-  KnownMarks(PassPart& part, ContextState& context) : part_(part), context_(context) {}
+  DirectMarking(PassPart& part, ContextState& context) : part_(part), context_(context) {}
 
   // Returns the plan of a pass: the tensors that a wave would find. Returns nullopt if one of the senders
   // that the roots reach has not sent the routes of its gradients, or if the plan is too large.

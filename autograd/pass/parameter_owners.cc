@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gradwire/autograd/pass/engine.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 
 namespace gradwire::autograd {
 

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/pass/context.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
-#include "gradwire/rpc/rref.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/rpc/calls/rref.h"
+#include "gradwire/rpc/core/worker.h"
 
 // Groups parameters by the worker that owns them, and waits for calls to all owners.
 namespace gradwire::autograd {

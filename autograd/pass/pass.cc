@@ -1,7 +1,7 @@
 // One backward pass on one worker. At the root the thread of backward() calls start(), wait_for_wave(),
 // run_roots() and wait_for_end(), in this order. On the other workers messages arrive, in any order: MARK
-// and NEEDED (Wave), RUN (run()), FINISH (finish()) and ABORT. All state is in PassPart; this file
-// translates between its events, the graph, and the messages.
+// and NEEDED (MarkingWalk), RUN (run()), FINISH (finish()) and ABORT. The state of the protocol is in
+// PassPart; Pass translates between its events, the graph, and the messages.
 
 #include "gradwire/autograd/pass/pass.h"
 
@@ -12,16 +12,73 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/graph_boundary.h"
 #include "gradwire/autograd/context/position.h"
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
+#include "gradwire/autograd/context/unjoined.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/codec/tensor_set.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 
 namespace gradwire::autograd {
+
+void KeptGradients::keep_apart(const std::vector<at::Tensor>& tensors) {
+  MutexLock lock(context_->mutex);
+  for (const at::Tensor& tensor : tensors) apart_[tensor];
+}
+
+Gradients KeptGradients::take_apart() {
+  MutexLock lock(context_->mutex);
+  return std::exchange(apart_, {}).hand_out();
+}
+
+absl::Status KeptGradients::keep(std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
+  if (gradients.empty()) return absl::OkStatus();
+  // All tensors are checked before the first gradient is added, so a refused pass leaves nothing behind
+  // here.
+  for (const auto& [tensor, gradient] : gradients) GRADWIRE_RETURN_IF_ERROR(check_joined(tensor));
+  try {
+    MutexLock lock(context_->mutex);
+    for (auto& [tensor, gradient] : gradients) {
+      accumulate(apart_.contains(tensor) ? apart_ : context_->gradients, tensor, std::move(gradient));
+    }
+  } catch (...) {
+    return caught("adding up the gradients of a leaf");
+  }
+  gradients.clear();
+  return absl::OkStatus();
+}
+
+// Logs a warning for the first such gradient of the worker only; later ones are counted. A gradient that the
+// caller has requested for this very tensor (apart) is correct.
+absl::Status KeptGradients::check_joined(const at::Tensor& tensor) {
+  // With inputs only requested gradients are kept.
+  if (header_.inputs_only()) return absl::OkStatus();
+  const std::string* sender = unjoined_sender(tensor);
+  if (sender == nullptr || is_apart(tensor)) return absl::OkStatus();
+  const bool first = context_->unjoined_gradients->fetch_add(1, std::memory_order_relaxed) == 0;
+  if (!first && !header_.require_joined()) return absl::OkStatus();
+  const std::string what = absl::StrCat("backward in the autograd context ", rpc::to_string(context_->id),
+                                        ": got a gradient for a tensor of shape ", c10::str(tensor.sizes()),
+                                        " that worker \"", *sender,
+                                        "\" sent outside every context, expected a result of a call in this "
+                                        "context; the gradient stays on this worker: open the Context before "
+                                        "the call that returned the tensor, or use tensor.detach() if the "
+                                        "gradient is wanted here");
+  if (header_.require_joined()) return absl::FailedPreconditionError(what);
+  log(LogLevel::kWarning, what,
+      " (reported once for each agent; BackwardOptions::require_joined makes this an error)");
+  return absl::OkStatus();
+}
+
+bool KeptGradients::is_apart(const at::Tensor& tensor) {
+  MutexLock lock(context_->mutex);
+  return apart_.contains(tensor);
+}
+
 namespace {
 
 // Returns the context in which the pass runs. A recorded pass (create_graph) makes nodes, which belong to the
@@ -48,7 +105,7 @@ Pass::Pass(PassCalls::Options calls, std::shared_ptr<ContextState> context, Pass
       part_(std::make_shared<PassPart>(std::move(calls), *context_, std::move(ended))),
       active_(active_in(*context_, header())),
       wave_(*part_, *context_),
-      known_(*part_, *context_),
+      direct_(*part_, *context_),
       gradients_(context_, header()) {}
 
 absl::Status Pass::add_inputs(const std::vector<at::Tensor>& inputs) {
@@ -67,7 +124,7 @@ absl::Status Pass::add_inputs(const std::vector<at::Tensor>& inputs) {
 void Pass::start(torch::autograd::edge_list roots) {
   LocalExecutor::Reach reach;
   std::optional<Plan> plan;
-  std::vector<Wave::Message> messages;
+  std::vector<MarkingWalk::Message> messages;
   bool ended = false;
   part_->update([&](PassPart::Locked& locked) {
     ended = locked.state.ended();
@@ -81,13 +138,13 @@ void Pass::start(torch::autograd::edge_list roots) {
     // that.
     if (header().inputs_only()) locked.state.counted(1);
     if (header().fast()) return;
-    if (!header().inputs_only()) plan = KnownMarks::plan_of(reach, id().origin);
+    if (!header().inputs_only()) plan = DirectMarking::plan_of(reach, id().origin);
     if (plan) return;
     locked.state.begin_root();
-    messages = Wave::end_walk(reach, locked);
+    messages = MarkingWalk::end_walk(reach, locked);
   });
   if (ended) return;
-  if (header().fast() || plan) known_.start(std::move(plan), reach);
+  if (header().fast() || plan) direct_.start(std::move(plan), reach);
   wave_.send(std::move(messages));
 }
 
@@ -136,7 +193,7 @@ void Pass::abort_late() {
 // The reply is owed until this part has ended. If the root was lost before, the agent does not report that
 // again, so notice_loss() checks for it.
 void Pass::finish(const PassReply& reply) {
-  known_.begin();
+  direct_.begin();
   part_->update([&](PassPart::Locked& locked) {
     if (!locked.state.ended()) locked.begin_run();
     locked.state.finish_asked(locked.owe(reply), locked.actions);
@@ -151,7 +208,7 @@ void Pass::finish(const PassReply& reply) {
 // 4. Answer. A RUN that is a FINISH too is answered when this part ends, so its reply is stored instead.
 void Pass::run(ArrivedRun arrived) {
   const uint64_t from = arrived.from.incarnation;
-  known_.begin();
+  direct_.begin();
   // The gradients are delivered on streams that wait for them, and not on those of this thread.
   std::unique_ptr<rpc::StreamScope> streams;
   absl::Status status;

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,16 +8,18 @@
 
 #include "gmock/gmock.h"
 #include "gradwire/autograd/autograd.h"
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/autograd/statistics.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/proto/autograd.pb.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 
@@ -65,6 +68,27 @@ void step(const std::string& to) {
   step_end().set_value(status.code());
 }
 GRADWIRE_RPC(step)
+
+// An object of the program in a graph.
+struct InGraph {
+  ~InGraph() {
+    if (on_duty()) ++destroyed_on_duty;
+    ++destroyed;
+  }
+  static inline std::atomic<int> destroyed{0};
+  static inline std::atomic<int> destroyed_on_duty{0};
+};
+Tensor with_object(const Tensor& x) {
+  Tensor y = x * 2;
+  y.register_hook([object = std::make_shared<InGraph>()](const Tensor&) {});
+  return y;
+}
+GRADWIRE_RPC(with_object)
+// The same in the graph of a pass that waits for another worker.
+Tensor through_object(const Tensor& x, const std::string& to) {
+  return rpc::rpc_sync<&halting>(to, with_object(x));
+}
+GRADWIRE_RPC(through_object)
 
 Tensor refuse(const Tensor& x) { throw std::runtime_error("this handler fails on purpose"); }
 GRADWIRE_RPC(refuse)
@@ -217,6 +241,55 @@ TEST_F(PassAbort, WorkerLostBeforeThePassIsNamed) {
     EXPECT_EQ(worker_of(status), "worker2") << status;
   }
   expect_nothing_left({0, 1});
+}
+
+// The loss is found by the thread that reads the connections, which must not run destructors of the program.
+TEST_F(PassAbort, GraphOfALostWorkersContextIsDestroyedOnTheExecutor) {
+  InGraph::destroyed = InGraph::destroyed_on_duty = 0;
+  {
+    rpc::AgentGuard guard(group_[2]);
+    Context context(group_[2]);
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    Tensor y = group_[2]->rpc_sync<&with_object>("worker1", x);
+    group_.kill(2);
+  }
+  EXPECT_TRUE(eventually([] { return InGraph::destroyed == 1; }));
+  EXPECT_EQ(InGraph::destroyed_on_duty, 0);
+  expect_nothing_left({0, 1});
+}
+
+TEST_F(PassAbort, GraphOfAPassThatLosesItsRootIsDestroyedOnTheExecutor) {
+  InGraph::destroyed = InGraph::destroyed_on_duty = 0;
+  {
+    rpc::AgentGuard guard(group_[2]);
+    Context context(group_[2]);
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    Tensor y = group_[2]->rpc_sync<&through_object>("worker1", x, "worker0").sum();
+    std::thread backward_thread([&] {
+      rpc::AgentGuard within(group_[2]);
+      EXPECT_FALSE(status_of([&] { backward(context, {y}, {.timeout = absl::Seconds(60)}); }).ok());
+    });
+    halt().reached.future().wait();
+    group_.kill(2);
+    backward_thread.join();
+  }
+  EXPECT_TRUE(eventually([] { return InGraph::destroyed == 1; }));
+  EXPECT_EQ(InGraph::destroyed_on_duty, 0);
+  halt().let_go.set_value();
+  expect_nothing_left({0, 1});
+}
+
+// An answer usually ends the pass, on a thread on duty.
+TEST_F(PassAbort, GraphOfTheRootIsDestroyedBeforeBackwardReturns) {
+  InGraph::destroyed = InGraph::destroyed_on_duty = 0;
+  rpc::AgentGuard guard(group_[0]);
+  Context context;
+  Tensor x = at::ones({2}).set_requires_grad(true);
+  Tensor y = with_object(group_[0]->rpc_sync<&twice>("worker1", x)).sum();
+  backward(context, {y});
+  y = Tensor();
+  EXPECT_EQ(InGraph::destroyed, 1);
+  EXPECT_EQ(InGraph::destroyed_on_duty, 0);
 }
 
 TEST_F(PassAbort, HandlerThatFailsInTheForwardLeavesTheContextUsable) {

@@ -4,17 +4,173 @@
 #include <c10/util/Exception.h>
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/tensor_set.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/device/stream_order.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/order/stream_order.h"
 
 namespace gradwire::autograd {
+
+void RootWait::end(const absl::Status& status) {
+  if (status.ok()) {
+    completion_.set_value();
+  } else {
+    wave_over_.set_error(status);
+    completion_.set_error(status);
+  }
+  wake();
+}
+
+void RootWait::attend() {
+  MutexLock lock(mutex_);
+  attended_ = true;
+}
+
+bool RootWait::hand_over(ArrivedRun& arrived) {
+  {
+    MutexLock lock(mutex_);
+    if (!attended_) return false;
+    arrived_.push_back(std::move(arrived));
+  }
+  wake();
+  return true;
+}
+
+// No wake-up and no RUN is lost:
+// 1. end() and hand_over() first change what this function examines, and then call wake(), which takes the
+//    lock.
+// 2. This function examines both and stores `more_` with the lock held. So either it sees the change, or
+//    wake() sees `more_`.
+// 3. When it finds the end it resets `attended_` in the same critical section. A later RUN is not handed
+//    over, so none stays in `arrived_`.
+RootWait::Batch RootWait::take() {
+  const Future<void> completion = completion_.future();
+  const Promise<void> more(completion.executor());
+  Batch batch{.arrived = {}, .ended = false, .more = more.future()};
+  MutexLock lock(mutex_);
+  batch.ended = completion.done();
+  batch.arrived.swap(arrived_);
+  if (batch.ended) {
+    attended_ = false;
+  } else if (batch.arrived.empty()) {
+    more_ = more;
+  }
+  return batch;
+}
+
+// The promise is completed without the lock, because continuations of its future may run inside set_value().
+void RootWait::wake() {
+  std::optional<Promise<void>> more;
+  {
+    MutexLock lock(mutex_);
+    more.swap(more_);
+  }
+  if (more) more->set_value();
+}
+
+namespace {
+
+// Limit for sending an ABORT. A worker that cannot be reached in that time is regarded as lost.
+constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
+
+proto::Finish in_finish(proto::Pass header) {
+  proto::Finish finish;
+  *finish.mutable_pass() = std::move(header);
+  return finish;
+}
+
+}  // namespace
+
+PassCalls::PassCalls(Options options)
+    : agent_(std::move(options.agent)),
+      self_(std::move(options.self)),
+      header_(in_finish(std::move(options.header))),
+      id_(rpc::from_proto(header().pass())),
+      plan_(id_.origin),
+      deadline_(options.deadline),
+      parent_(options.parent) {
+  if (!header().planned()) return;
+  // A malformed plan stays empty. DirectMarking::begin() then reports that this worker's tensors are missing.
+  if (std::optional<GradientRoute> part = gradient_route_from_proto(header().plan()))
+    plan_.add(*std::move(part));
+  header_.mutable_pass()->clear_plan();
+}
+
+void PassCalls::set_plan(Plan plan) {
+  plan_ = std::move(plan);
+  header_.mutable_pass()->set_planned(true);
+}
+
+absl::Status PassCalls::agent_gone() { return absl::FailedPreconditionError("the agent has shut down"); }
+
+absl::StatusOr<rpc::Worker> PassCalls::find(uint64_t incarnation) const {
+  const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  if (agent == nullptr) return agent_gone();
+  absl::StatusOr<rpc::Worker> worker = agent->services().find_worker_by_incarnation(incarnation);
+  if (worker.ok()) return worker;
+  return absl::UnavailableError(
+      absl::StrCat("cannot reach a worker of the backward pass: ", worker.status().message()));
+}
+
+std::string PassCalls::with_header(uint64_t to, const google::protobuf::MessageLite& message) const {
+  // Problem: the header must be in every message, but copying it into each message before serialization is
+  // slow. The header is field 1 of every message, and protobuf parsers merge a field that occurs more than
+  // once. Therefore three serialized texts are concatenated: the common header, a header with the part of the
+  // plan, and the message itself.
+  std::string text = header_.SerializeAsString();
+  if (const GradientRoute* part = plan_.part_of(to); part != nullptr) {
+    std::call_once(parts_written_, [this] {
+      for (const GradientRoute& each : plan_.parts()) {
+        proto::Finish finish;
+        to_proto(each, *finish.mutable_pass()->mutable_plan());
+        parts_.push_back(finish.SerializeAsString());
+      }
+    });
+    text += parts_[part - plan_.parts().data()];
+  }
+  message.AppendToString(&text);
+  return text;
+}
+
+void PassCalls::send_abort(uint64_t incarnation, const absl::Status& reason) const {
+  const absl::StatusOr<rpc::Worker> to = find(incarnation);
+  const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  if (!to.ok() || agent == nullptr) return;
+  proto::Abort abort;
+  *abort.mutable_pass() = header();
+  rpc::status_to_proto(reason, *abort.mutable_reason());
+  agent->services()
+      .call_service(*to, kAbortService, abort.SerializeAsString(), nullptr,
+                    {.deadline = Clock::system().now() + kAbortTimeout, .repeat = true})
+      .on_ready_inline([](const auto&) {});
+}
+
+// An error of the pass is a field of the answer and not the status of the call: a call that fails with
+// Unavailable would be repeated.
+absl::StatusOr<proto::PassAnswer> PassCalls::read_answer(const absl::StatusOr<rpc::ServiceReply>& reply,
+                                                         const char* what, const std::string& worker) {
+  absl::Status status = reply.status();
+  proto::PassAnswer answer;
+  if (status.ok() && !answer.ParseFromString(reply->body))
+    status = absl::InternalError("cannot parse the answer to a message of the backward pass");
+  if (status.ok() && answer.has_failure()) status = rpc::status_from_proto(answer.failure());
+  if (status.ok()) return answer;
+  return with_context(status, absl::StrCat(what, " \"", worker, "\""));
+}
+
+rpc::ServiceReply PassCalls::failure(const absl::Status& status) {
+  proto::PassAnswer answer;
+  rpc::status_to_proto(status, *answer.mutable_failure());
+  return {answer.SerializeAsString(), nullptr};
+}
+
 namespace {
 
 // The mutex for passes that set `.grad` of tensors (retain_grad()). It is global, because agents of one
@@ -48,7 +204,8 @@ PassPart::PassPart(PassCalls::Options calls, const ContextState& context, Ended 
     : calls_(std::move(calls)),
       ended_(std::move(ended)),
       began_(Clock::system().now()),
-      root_(executor_of(calls_.agent())),
+      executor_(executor_of(calls_.agent())),
+      root_(executor_),
       state_({.self = calls_.self().incarnation, .root = calls_.id().origin, .fast = calls_.header().fast()}),
       graph_(std::make_shared<LocalExecutor>(graph_options(calls_, context))) {}
 
@@ -84,26 +241,29 @@ void PassPart::Locked::begin_run() {
 // 2. With the lock: move everything that the actions need out of the members (settle_locked).
 // 3. Without the lock: perform the actions. They send messages, run callbacks and destroy tensors, and may
 //    call update() again.
-void PassPart::update(Event event, bool on_executor) {
+void PassPart::update(Event event, bool may_destroy) {
   Effects effects;
   {
     MutexLock lock(mutex_);
     Locked locked{state_, graph_.get(), effects.actions, *this};
     event(locked);
-    settle_locked(effects, on_executor);
+    settle_locked(effects);
   }
-  perform(effects);
+  perform(effects, may_destroy);
 }
 
-// Answers arrive on any thread, also on one that receives for all connections. If such a thread ends the
-// part, it must not destroy the graph, because destructors of user objects could block it. The graph then
-// stays in `spent_` until the next event on the executor, or until this object is destroyed.
 void PassPart::answered(const absl::StatusOr<proto::PassAnswer>& answer, Event event) {
   update(
       [&](Locked& locked) {
         answer.ok() ? event(locked) : locked.state.fail(answer.status(), locked.actions);
       },
-      /*on_executor=*/false);
+      /*may_destroy=*/false);
+}
+
+void PassPart::release_graph() {
+  std::shared_ptr<LocalExecutor> graph;  // Destroyed without the lock.
+  MutexLock lock(mutex_);
+  graph.swap(spent_);
 }
 
 void PassPart::abort(const absl::Status& reason) {
@@ -115,9 +275,11 @@ void PassPart::worker_lost(const rpc::Worker& worker, const absl::Status& reason
       reason.code(),
       absl::StrCat("worker \"", worker.name, "\" was lost during the backward pass of the autograd context ",
                    rpc::to_string(rpc::from_proto(calls_.header().context())), ": ", reason.message()));
-  update([&](Locked& locked) {
-    locked.state.worker_lost(worker.incarnation, with_worker(lost, worker.name), locked.actions);
-  });
+  update(
+      [&](Locked& locked) {
+        locked.state.worker_lost(worker.incarnation, with_worker(lost, worker.name), locked.actions);
+      },
+      /*may_destroy=*/false);
 }
 
 void PassPart::notice_loss(uint64_t incarnation) {
@@ -217,14 +379,14 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
     }
     running_ = false;
   }
-  settle_locked(effects, /*on_executor=*/true);
+  settle_locked(effects);
   mutex_.unlock();
-  perform(effects);
+  perform(effects, /*may_destroy=*/true);
 }
 
 // Each owed reply is moved out of `replies_` once, so it is sent exactly once. The numbers that the state
 // returns are always in the map, unless a reply was already taken.
-void PassPart::settle_locked(Effects& effects, bool on_executor) {
+void PassPart::settle_locked(Effects& effects) {
   const PassState::Actions& actions = effects.actions;
   auto owe = [&](uint64_t number, rpc::ServiceReply answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto found = replies_.find(number);
@@ -245,21 +407,30 @@ void PassPart::settle_locked(Effects& effects, bool on_executor) {
   for (uint64_t number : actions.failed_replies) owe(number, PassCalls::failure(actions.status));
   if (actions.ended) {
     streams_ = graph_->streams();
-    spent_ = std::move(graph_);
+    effects.graph = std::move(graph_);
   }
-  if (on_executor) effects.graph = std::move(spent_);
 }
 
-// 1. Destroy the graph, so that the tensors of the pass are free when backward() returns.
+// 1. Destroy the graph, so that the tensors of the pass are free when backward() returns. Destructors of user
+//    objects could block this thread. If others wait for it, the thread of backward() destroys the graph at
+//    the root (release_graph), and elsewhere the executor.
 // 2. Record and report the end. A trainer whose backward() has returned then does not count as forwarding at
 //    the step barrier.
 // 3. Send the replies that are owed, and ABORT to the workers that were reached.
 // 4. At the root: let the run begin, and send FINISH.
 // 5. Wake the root's thread last. It may release the context at once.
-void PassPart::perform(Effects& effects) {
+void PassPart::perform(Effects& effects, bool may_destroy) {
   const PassState::Actions& actions = effects.actions;
+  if (effects.graph != nullptr && executor_ != nullptr && (!may_destroy || on_duty())) {
+    if (calls_.is_root()) {
+      MutexLock lock(mutex_);
+      spent_ = std::move(effects.graph);
+    } else {
+      executor_->post_or_run([graph = std::move(effects.graph)] {});
+    }
+  }
   effects.graph.reset();
-  // The order matters: the graph is destroyed and the end recorded before any other party learns of the end.
+  // The order matters: the end is recorded before any other party learns of it.
   if (actions.ended) {
     publish_streams();
     part_ended_.store(true, std::memory_order_release);

@@ -31,7 +31,7 @@ bool PassState::begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actio
   }
   walking_ = {from, number};
   auto [found, is_new] = waves_.try_emplace(walking_);
-  Wave& wave = found->second;
+  MarkState& wave = found->second;
   if (is_new && ended_) {
     waves_.erase(found);
     actions.failed_replies.push_back(reply);
@@ -61,7 +61,7 @@ void PassState::begin_root() {
 std::vector<uint64_t> PassState::end_walk(const std::vector<uint64_t>& marked, Actions& actions) {
   std::vector<uint64_t> numbers;
   if (ended_) return numbers;
-  Wave& wave = waves_[walking_];
+  MarkState& wave = waves_[walking_];
   wave.walked = true;
   wave.participants.insert(options_.self);
   for (uint64_t worker : marked) {
@@ -82,7 +82,7 @@ void PassState::mark_answered(uint64_t number, const std::vector<uint64_t>& part
   if (ended_ || sent == sent_marks_.end()) return;
   const WaveKey key = sent->second;
   sent_marks_.erase(sent);
-  Wave& wave = waves_[key];
+  MarkState& wave = waves_[key];
   wave.participants.insert(participants.begin(), participants.end());
   --wave.unanswered;
   finish_wave_if_over(wave, key == kRootWalk, actions);
@@ -91,7 +91,7 @@ void PassState::mark_answered(uint64_t number, const std::vector<uint64_t>& part
 // A MARK is answered when its own walk is over and all MARKs that the walk caused are answered. So the
 // answer to the root's MARKs means that no MARK is under way anywhere. The participants are collected on the
 // way back; the root then sends each a FINISH.
-void PassState::finish_wave_if_over(Wave& wave, bool root, Actions& actions) {
+void PassState::finish_wave_if_over(MarkState& wave, bool root, Actions& actions) {
   if (!wave.walked || wave.unanswered > 0 || wave.answered) return;
   wave.answered = true;
   for (uint64_t reply : wave.replies) {

@@ -121,7 +121,7 @@ class PassState {
  private:
   // The state of a MARK that arrived, or of the root's own walk. It is kept after the answer, for
   // repetitions.
-  struct Wave {
+  struct MarkState {
     // Number of MARKs that the walk caused and that are not answered.
     std::size_t unanswered = 0;
     bool walked = false;
@@ -132,7 +132,7 @@ class PassState {
   // The sender and the number of a MARK.
   using WaveKey = std::pair<uint64_t, uint64_t>;
 
-  void finish_wave_if_over(Wave& wave, bool root, Actions& actions);
+  void finish_wave_if_over(MarkState& wave, bool root, Actions& actions);
   // Sends a FINISH to `worker`, once.
   void ask_to_finish(uint64_t worker, Actions& actions);
   void end_if_done(Actions& actions);
@@ -140,7 +140,7 @@ class PassState {
 
   const Options options_;
 
-  absl::flat_hash_map<WaveKey, Wave> waves_;
+  absl::flat_hash_map<WaveKey, MarkState> waves_;
   // The walk that was begun last.
   WaveKey walking_;
   uint64_t next_mark_ = 1;

@@ -6,8 +6,8 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/flight/call_recorder.h"
 
 namespace gradwire::autograd {

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "gradwire/base/clock.h"
 #include "gradwire/base/copy/copy_methods.h"
-#include "gradwire/base/monotonic_time.h"
 
 namespace gradwire {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/base/thread_annotations.h"
-#include "gradwire/base/copy/sized_copy_choice.h"
+#include "gradwire/base/copy/copy_choice.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire {

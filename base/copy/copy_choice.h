@@ -1,13 +1,49 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <utility>
 
 #include "absl/types/optional.h"
 #include "gradwire/base/copy/copy_methods.h"
-#include "gradwire/base/copy/recent_costs.h"
 
 namespace gradwire {
+
+// The newest costs of one method, and the cost that is expected of it. Pure, not thread-safe.
+//
+// That is the mean without the largest cost. A copy that is interrupted, because the thread loses its core,
+// takes a hundred times as long as the others. It would decide a moving average for a long time. A median
+// would ignore it, too, but also a method that is slow in two of five copies, because the reader changes its
+// core.
+class RecentCosts {
+ public:
+  static constexpr std::size_t kKept = 5;
+
+  void add(double cost) {
+    costs_[next_] = static_cast<float>(cost);
+    next_ = (next_ + 1) % kKept;
+    count_ = std::min(count_ + 1, kKept);
+  }
+  void clear() { next_ = count_ = 0; }
+  std::size_t count() const { return count_; }
+
+  // REQUIRES: count() > 0
+  double expected() const {
+    float sum = 0, largest = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      sum += costs_[i];
+      largest = std::max(largest, costs_[i]);
+    }
+    return count_ == 1 ? sum : (sum - largest) / static_cast<float>(count_ - 1);
+  }
+
+ private:
+  std::array<float, kKept> costs_{};
+  std::size_t next_ = 0;
+  std::size_t count_ = 0;
+};
 
 // How to make one copy.
 struct CopyOrder {
@@ -77,6 +113,38 @@ class CopyChoice {
   absl::optional<CopyMethod> trial_;
   bool ordered_ = false;
   std::size_t last_tried_ = 0;
+};
+
+// Chooses the method of copies that one other thread or process reads next, for each size class by itself.
+//
+// The reader's time counts too. It is not measured: the writer does not know how much of it is waiting.
+// Ordinary stores leave the data in a cache. After streaming stores the reader fetches it from memory, and
+// this is charged to them. So they are chosen where ordinary stores take much longer, because each line of
+// the target must first be fetched from the core that read it last. Copies that do not fit into the caches of
+// a core are charged nothing: their reader fetches most of them from memory, whatever the method.
+//
+// Pure, not thread-safe.
+class SizedCopyChoice {
+ public:
+  // Shorter copies use memcpy and are not timed: to choose takes as long as they do.
+  static constexpr std::size_t kMinBytes = std::size_t{2} << 10;
+
+  // `usable`: as in CopyChoice::Options.
+  explicit SizedCopyChoice(const std::array<bool, kCopyMethods>& usable);
+
+  // As CopyChoice::next() and record(), for a copy of `bytes` bytes.
+  CopyOrder next(std::size_t bytes);
+  void record(CopyMethod method, std::size_t bytes, int64_t nanoseconds);
+
+ private:
+  // The sizes of a class differ by less than a factor of two, so their costs for each byte can be compared.
+  // The last class has all sizes from 4 MiB on.
+  static constexpr std::size_t kClasses = 12;
+  static std::size_t class_of(std::size_t bytes);
+  template <std::size_t... kClass>
+  SizedCopyChoice(const std::array<bool, kCopyMethods>& usable, std::index_sequence<kClass...>);
+
+  std::array<CopyChoice, kClasses> choices_;
 };
 
 }  // namespace gradwire

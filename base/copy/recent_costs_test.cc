@@ -1,6 +1,6 @@
-#include "gradwire/base/copy/recent_costs.h"
-
 #include <gtest/gtest.h>
+
+#include "gradwire/base/copy/copy_choice.h"
 
 namespace gradwire {
 namespace {

@@ -1,9 +1,9 @@
-#include "gradwire/base/copy/sized_copy_choice.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdint>
+
+#include "gradwire/base/copy/copy_choice.h"
 
 namespace gradwire {
 namespace {

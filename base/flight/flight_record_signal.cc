@@ -6,10 +6,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/flight/flight_source.h"
+#include "gradwire/base/fork.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process/start_thread.h"
 
 namespace gradwire {
 namespace {
@@ -38,21 +41,36 @@ void handle(int) {
   }
 }
 
+// The thread that writes. A forked child has a mutex of its own, and no thread until it starts one.
+struct Writer {
+  Mutex mutex;
+  bool started ABSL_GUARDED_BY(mutex) = false;
+};
+
+// Does nothing if the thread exists already.
+absl::Status start_writer() {
+  static constinit PerProcess<Writer> in_process;
+  Writer& writer = in_process.get();
+  MutexLock lock(writer.mutex);
+  if (writer.started) return absl::OkStatus();
+  sem_init(&asked, 0, 0);
+  // The thread starts with all signals blocked: the program's signals go to the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  absl::StatusOr<std::thread> thread = start_thread("flight-record", &write_when_asked);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  GRADWIRE_RETURN_IF_ERROR(thread.status());
+  thread->detach();
+  writer.started = true;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status install_flight_record_signal(int signo) {
-  static const bool started = [] {
-    sem_init(&asked, 0, 0);
-    // The thread starts with all signals blocked: the program's signals go to the program's own threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread(&write_when_asked).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return true;
-  }();
-  (void)started;
+  GRADWIRE_RETURN_IF_ERROR(start_writer());
   struct sigaction action = {};
   action.sa_handler = &handle;
   action.sa_flags = SA_RESTART;

@@ -1,6 +1,7 @@
 #include "gradwire/base/flight/flight_source.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,26 +11,57 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/flight/flight_end.h"
 #include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/io/write.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/base/safe_text.h"
 
-// The table of sources is read in two ways. An ordinary dump holds `mutex`, so no source detaches meanwhile.
-// A crash must not lock:
-//   1. The crash sets `crashing`, and then reads the table.
-//   2. detach() removes its source, and then reads `crashing`. All four accesses are sequentially consistent,
-//      so either the crash does not find the source, or detach() sees the crash.
-//   3. A detach() that sees the crash waits, because the process is about to end.
 namespace gradwire {
+namespace {
+
+constexpr std::pair<int, const char*> kSignals[] = {{SIGTERM, "the process was ended by SIGTERM"},
+                                                    {SIGINT, "the process was ended by SIGINT"},
+                                                    {SIGHUP, "the process was ended by SIGHUP"},
+                                                    {SIGQUIT, "the process was ended by SIGQUIT"}};
+
+// The signal has its default action again (SA_RESETHAND), and is blocked until this function returns.
+void on_signal(int signo) {
+  for (const auto& [number, reason] : kSignals) {
+    if (number == signo) dump_flight_records_in_crash(reason);
+  }
+  raise(signo);
+}
+
+// Has the records of all sources written when the process ends. `at_exit` writes them at the end of main() or
+// in exit(). SIGTERM, SIGINT, SIGHUP and SIGQUIT write them as a crash does, unless the program has handlers
+// of its own for them; then the process ends by the signal, as it would without the handler. Call once.
+void write_flight_records_at_end(void (*at_exit)()) {
+  std::atexit(at_exit);
+  for (const auto& [number, reason] : kSignals) {
+    struct sigaction current {};
+    if (sigaction(number, nullptr, &current) != 0 || (current.sa_flags & SA_SIGINFO) != 0 ||
+        current.sa_handler != SIG_DFL)
+      continue;
+    struct sigaction ours {};
+    ours.sa_handler = &on_signal;
+    ours.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    sigaction(number, &ours, nullptr);
+  }
+}
+
+}  // namespace
+
 namespace {
 
 constexpr std::size_t kMaxSources = 1024;
@@ -40,8 +72,14 @@ constexpr int kCrashLines = 16;
 constexpr char kSourceEnded[] = "the source of the records has ended";
 constexpr char kProcessEnded[] = "the process has ended";
 
+// The table of sources is read in two ways. An ordinary dump holds `mutex`, so no source detaches meanwhile.
+// A crash must not lock:
+//   1. The crash sets `crashing`, and then reads the table.
+//   2. detach() removes its source, and then reads `crashing`. All four accesses are sequentially consistent,
+//      so either the crash does not find the source, or detach() sees the crash.
+//   3. A detach() that sees the crash waits, because the process is about to end.
 struct Process {
-  Mutex mutex;
+  ProcessMutex mutex;
   std::array<std::atomic<const FlightSource*>, kMaxSources> sources{};
   std::atomic<bool> crashing{false};
   std::atomic<pid_t> owner{0};
@@ -79,16 +117,6 @@ class StringSink : public FlightSink {
   std::string text_;
 };
 
-bool write_whole(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t put = ::write(fd, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-  return true;
-}
-
 // Collects lines on the stack of the handler, and writes them together.
 class CrashSink : public FlightSink {
  public:
@@ -104,7 +132,7 @@ class CrashSink : public FlightSink {
 
  private:
   void flush() {
-    (void)write_whole(fd_, {buffer_, size_});
+    (void)write_all(fd_, {buffer_, size_});
     size_ = 0;
   }
   const int fd_;
@@ -117,9 +145,9 @@ class OpenLinesSink : public FlightSink {
  public:
   void line(absl::string_view json, bool open) override {
     if (!open || lines_++ >= kCrashLines) return;
-    (void)write_whole(STDERR_FILENO, "  flight: ");
-    (void)write_whole(STDERR_FILENO, json);
-    (void)write_whole(STDERR_FILENO, "\n");
+    (void)write_all(STDERR_FILENO, "  flight: ");
+    (void)write_all(STDERR_FILENO, json);
+    (void)write_all(STDERR_FILENO, "\n");
   }
 
  private:
@@ -160,7 +188,7 @@ absl::Status make_directories(const std::string& path) {
     struct stat info {};
     if (::mkdir(part.c_str(), 0700) == 0 || (::stat(part.c_str(), &info) == 0 && S_ISDIR(info.st_mode)))
       continue;
-    return errno_status(absl::StrCat("cannot create the directory of flight records ", part), errno);
+    return system_status(absl::StrCat("cannot create the directory of flight records ", part), errno);
   }
   return absl::OkStatus();
 }
@@ -171,11 +199,11 @@ absl::Status write_file(const std::string& directory, const std::string& name, c
   const std::string path = absl::StrCat(directory, "/", name, ".jsonl");
   const std::string partial = absl::StrCat(path, ".partial");
   const Descriptor fd(open_new(partial.c_str()));
-  const bool written = fd.valid() && write_whole(fd.get(), text);
+  const bool written = fd.valid() && write_all(fd.get(), text);
   if (written && ::rename(partial.c_str(), path.c_str()) == 0) return absl::OkStatus();
   const int error = errno;
   ::unlink(partial.c_str());
-  return errno_status(absl::StrCat("cannot write the flight record ", path), error);
+  return system_status(absl::StrCat("cannot write the flight record ", path), error);
 }
 
 absl::Status dump_locked(const FlightSource& source, absl::string_view reason,
@@ -225,6 +253,7 @@ void FlightSource::attach() {
 }
 
 void FlightSource::detach() {
+  if (!mark_.here()) return;
   Process& all = process();
   {
     // A dump that reads this source holds the mutex.

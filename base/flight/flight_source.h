@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire {
 
@@ -47,6 +48,9 @@ class FlightSource {
   // reads the source.
   void attach();
   void detach();
+
+ private:
+  const ProcessMark mark_;
 };
 
 // The directory of GRADWIRE_FLIGHT_DIR; empty if it is not set. Read once.

@@ -4,20 +4,21 @@
 #include <cerrno>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire {
 
 absl::StatusOr<Epoll> Epoll::create() {
-  Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
+  Descriptor epoll = Descriptor::from([&] { return ::epoll_create1(EPOLL_CLOEXEC); });
   if (epoll.valid()) return Epoll(std::move(epoll));
-  return errno_status("cannot create an epoll instance", errno);
+  return system_status("cannot create an epoll instance", errno);
 }
 
 absl::Status Epoll::add(int fd, uint32_t events, uint64_t id) const {
   epoll_event event = {.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
   if (errno == EPERM) return absl::PermissionDeniedError("cannot wait for a plain file");
-  return errno_status("cannot add a descriptor to epoll", errno);
+  return system_status("cannot add a descriptor to epoll", errno, Resource::kWatch);
 }
 
 void Epoll::change(int fd, uint32_t events, uint64_t id) const {

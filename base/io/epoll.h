@@ -18,12 +18,12 @@ namespace gradwire {
 // before it closes it.
 class Epoll {
  public:
-  // Unavailable if the system has no free descriptors.
+  // ResourceExhausted, with the limit, if the system has no free descriptors.
   static absl::StatusOr<Epoll> create();
 
   // `events`: flags of epoll, such as EPOLLIN, EPOLLOUT and EPOLLET; 0 reports errors and hang-ups only.
-  // PermissionDenied for a plain file, which is always ready and cannot be waited for. Unavailable for any
-  // other failure.
+  // PermissionDenied for a plain file, which is always ready and cannot be waited for. ResourceExhausted at
+  // a limit; Unavailable for any other failure.
   absl::Status add(int fd, uint32_t events, uint64_t id) const;
   void change(int fd, uint32_t events, uint64_t id) const;
   void remove(int fd) const;

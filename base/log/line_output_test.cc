@@ -10,11 +10,15 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/testing/full_pipe.h"
 #include "gradwire/base/testing/test_needs.h"
 
 namespace gradwire {
@@ -213,6 +217,86 @@ TEST(LineOutput, PipeGetsPlainLines) {
   output.clear(&output);
   writer.reset();
   EXPECT_EQ(read_all(reader.get()), "line\n");
+}
+
+TEST(LineOutput, ThreadOnDutyDoesNotWaitAndLosesNoLine) {
+  FullPipe pipe;
+  LineOutput output(pipe.in());
+  {
+    const DutyScope duty;
+    output.write("first\n");
+    output.write("second\n");
+  }
+  pipe.drain();
+  output.write("third\n");
+  {
+    const DutyScope duty;
+    output.write("fourth\n");
+  }
+  EXPECT_EQ(pipe.rest(), "first\nsecond\nthird\nfourth\n");
+}
+
+TEST(LineOutput, FlushWritesWhatIsKeptAndWaitsNoLongerThanItMay) {
+  FullPipe pipe;
+  LineOutput output(pipe.in());
+  {
+    const DutyScope duty;
+    output.write("kept\n");
+  }
+  output.flush(absl::Milliseconds(1));
+  pipe.drain();
+  output.flush(absl::Seconds(60));
+  EXPECT_EQ(pipe.rest(), "kept\n");
+}
+
+TEST(LineOutput, LongLinesOfAThreadOnDutyArriveWhole) {
+  FullPipe pipe;
+  LineOutput output(pipe.in());
+  const std::string line = std::string(20'000, 'a') + "\n";
+  {
+    const DutyScope duty;
+    output.write(line);
+  }
+  pipe.drain();
+  output.flush(absl::Seconds(60));
+  EXPECT_EQ(pipe.rest(), line);
+}
+
+TEST(LineOutput, LinesBeyondTheLimitAreDroppedAndCounted) {
+  FullPipe pipe;
+  LineOutput output(pipe.in());
+  const std::string line = std::string(999, 'a') + "\n";
+  const int fit = static_cast<int>(LineOutput::kMostKept / line.size());
+  {
+    const DutyScope duty;
+    for (int i = 0; i < fit + 7; ++i) output.write(line);
+  }
+  std::string all;
+  std::thread reader([&] {
+    pipe.drain();
+    all = pipe.rest_until_closed();
+  });
+  output.flush(absl::Seconds(60));
+  pipe.close();
+  reader.join();
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), fit + 1);
+  EXPECT_THAT(all, testing::HasSubstr("7 lines are missing here"));
+}
+
+TEST(LineOutput, WriterThatWaitsWritesWhatIsKeptMeanwhile) {
+  FullPipe pipe;
+  LineOutput output(pipe.in());
+  std::thread writer([&] { output.write("waits\n"); });
+  // The writer may be waiting already, or may come later.
+  for (int i = 0; i < 100; ++i) {
+    const DutyScope duty;
+    output.write("kept\n");
+  }
+  pipe.drain();
+  writer.join();
+  output.flush(absl::Seconds(60));
+  const std::string all = pipe.rest();
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 101);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 
 // The log of a process that runs with GRADWIRE_LOG_FORMAT=json, GRADWIRE_LOG_LEVEL=info and RANK=3.
 namespace gradwire {

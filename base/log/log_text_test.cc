@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 
 // The log of a process that runs with GRADWIRE_LOG_FORMAT=text, GRADWIRE_LOG_LEVEL=info and RANK=3.
 namespace gradwire {

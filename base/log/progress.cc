@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "gradwire/base/log.h"
 #include "gradwire/base/log/line_output.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/log/log_settings.h"
 
 namespace gradwire {

@@ -13,8 +13,16 @@
 #include "absl/base/attributes.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/text/utf8.h"
 
 namespace gradwire::metrics {
+
+// Whether the text of metrics shows this character of a label's value, as it is or with an escape. Other
+// characters become '?'.
+inline bool is_shown(const Utf8Character& character) {
+  const bool control = (character.code < 0x20 && character.code != '\n') || character.code == 0x7f;
+  return character.valid && !control;
+}
 
 // The label value of everything that a bound leaves out.
 inline constexpr absl::string_view kOther = "other";

@@ -1,6 +1,5 @@
 #include "gradwire/base/metrics/registry.h"
 
-#include "gradwire/base/metrics/label_character.h"
 #include "gradwire/base/metrics/label_table.h"
 #include "gradwire/base/text/utf8.h"
 
@@ -43,7 +42,7 @@ Registry::Series& Registry::find_locked(Metric metric, Values values) {
     std::set<std::string>& known = entry.values[label++];
     std::string text = shown(value);
     if (known.count(text) == 0) {
-      if (known.size() < limits_.most_values) {
+      if (known.size() < bounds_.most_values) {
         known.insert(text);
       } else {
         text = std::string(kOther);
@@ -53,7 +52,7 @@ Registry::Series& Registry::find_locked(Metric metric, Values values) {
   }
   auto found = entry.series.find(key);
   if (found != entry.series.end()) return found->second;
-  if (entry.series.size() >= limits_.most_series) {
+  if (entry.series.size() >= bounds_.most_series) {
     // One more series, which takes all that come later.
     for (std::string& value : key) value = std::string(kOther);
   }

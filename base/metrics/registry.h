@@ -31,12 +31,12 @@ namespace gradwire::metrics {
 // Thread-safe.
 class Registry {
  public:
-  struct Limits {
+  struct Bounds {
     std::size_t most_values = 128;
     std::size_t most_series = 1'024;
   };
-  Registry() : Registry(Limits()) {}
-  explicit Registry(const Limits& limits) : limits_(limits) {}
+  Registry() : Registry(Bounds()) {}
+  explicit Registry(const Bounds& bounds) : bounds_(bounds) {}
 
   using Values = std::initializer_list<absl::string_view>;
   // REQUIRES: the family is of that kind, and `values` has a value for each of its labels.
@@ -66,7 +66,7 @@ class Registry {
 
   Series& find_locked(Metric metric, Values values) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const Limits limits_;
+  const Bounds bounds_;
   mutable Mutex mutex_;
   std::array<Entry, kMetrics> entries_ ABSL_GUARDED_BY(mutex_);
 };

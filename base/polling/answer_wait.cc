@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradwire/base/threads/pauses.h"
+#include "gradwire/base/polling/pause_tuner.h"
 
 namespace gradwire {
 namespace {
@@ -32,9 +32,9 @@ Rest AnswerWait::rest() {
   if (last_yield_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
   const int64_t now = now_();
   if (last_yield_ == 0 && now - begin_ < pause_) return Rest::kPause;
-  limits_.demand.yielded(std::exchange(yield_took_, 0), now, long_yield());
+  limits_.contention.yielded(std::exchange(yield_took_, 0), now, long_yield());
   last_yield_ = now;
-  if (limits_.demand.is_high(now)) return Rest::kSleep;
+  if (limits_.contention.is_high(now)) return Rest::kSleep;
   const int64_t free_until = begin_ + free_;
   if (now < free_until) return Rest::kYield;
   if (extra_until_ == 0) {
@@ -49,7 +49,7 @@ Rest AnswerWait::rest() {
 void AnswerWait::yielded() { yield_took_ = now_() - last_yield_; }
 
 int64_t AnswerWait::long_yield() const {
-  return limits_.pauses.proven() ? PauseLength::kLongestTurn : CoreDemand::kLongYield;
+  return limits_.pauses.proven() ? PauseTuner::kLongestTurn : CoreContention::kLongYield;
 }
 
 void AnswerWait::renew() {
@@ -66,9 +66,9 @@ void AnswerWait::end(bool answered) {
   if (used_extra_) limits_.times.learn(answered);
   if (begin_ == 0) return;
   const int64_t waited = last_yield_ == 0 ? 0 : last_yield_ + yield_took_ - begin_;
-  const bool ran_callee = yield_took_ > PauseLength::kShortestTurn && yield_took_ < long_yield();
-  if (limits_.pauses.proven()) limits_.demand.yielded(yield_took_, begin_ + waited, long_yield());
-  limits_.pauses.learn(answered ? waited : PauseLength::kLong, ran_callee);
+  const bool ran_callee = yield_took_ > PauseTuner::kShortestTurn && yield_took_ < long_yield();
+  if (limits_.pauses.proven()) limits_.contention.yielded(yield_took_, begin_ + waited, long_yield());
+  limits_.pauses.learn(answered ? waited : PauseTuner::kLong, ran_callee);
 }
 
 void AnswerWait::charge(int64_t now) {

@@ -3,11 +3,11 @@
 #include <atomic>
 #include <cstdint>
 
-#include "gradwire/base/monotonic_time.h"
-#include "gradwire/base/polling/look_on.h"
-#include "gradwire/base/polling/pause_length.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/polling/pause_tuner.h"
 #include "gradwire/base/polling/poll_limits.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/poll_pace.h"
+#include "gradwire/base/polling/spin_wait.h"
 
 namespace gradwire {
 
@@ -29,8 +29,8 @@ class AnswerTimes {
 // The limits that all waits for answers of one pool share.
 struct AnswerWaitLimits {
   PollBudget& budget;
-  CoreDemand& demand;
-  PauseLength& pauses;
+  CoreContention& contention;
+  PauseTuner& pauses;
   AnswerTimes& times;
 };
 
@@ -40,7 +40,7 @@ struct AnswerWaitLimits {
 // before. Not thread-safe.
 class AnswerWait {
  public:
-  using Now = LookOn::Now;
+  using Now = PollPace::Now;
 
   AnswerWait(const WaitPolicy& policy, const AnswerWaitLimits& limits, Now now = &monotonic_nanoseconds);
 

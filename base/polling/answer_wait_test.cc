@@ -36,8 +36,8 @@ class AnswerWaitTest : public ::testing::Test {
 
   int64_t yield_ = kMicrosecond;
   PollBudget budget_{0.1};
-  CoreDemand demand_;
-  PauseLength pauses_;
+  CoreContention demand_;
+  PauseTuner pauses_;
   AnswerTimes times_;
 };
 
@@ -96,7 +96,7 @@ TEST_F(AnswerWaitTest, AnswersThatComeSoonAreAwaitedWithoutYields) {
 TEST_F(AnswerWaitTest, AnswersOfThisCoreAreAwaitedWithYields) {
   // The callee answers during the first yield.
   yield_ = 5 * kMicrosecond;
-  for (int i = 0; i < 100; ++i) (void)wait(PauseLength::kLong + kMicrosecond);
+  for (int i = 0; i < 100; ++i) (void)wait(PauseTuner::kLong + kMicrosecond);
   int64_t polled = 0;
   for (int i = 0; i < 100; ++i) polled += wait(5 * kMicrosecond);
   EXPECT_LE(polled, 100 * 10 * kMicrosecond);

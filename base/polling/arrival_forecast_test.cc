@@ -1,6 +1,6 @@
-#include "gradwire/base/polling/arrival_forecast.h"
-
 #include <gtest/gtest.h>
+
+#include "gradwire/base/polling/poll_pace.h"
 
 namespace gradwire {
 namespace {

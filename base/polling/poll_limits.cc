@@ -25,7 +25,7 @@ int64_t PollBudget::left(int64_t now) {
   return std::min(left + gained, most);
 }
 
-void CoreDemand::yielded(int64_t nanoseconds, int64_t now, int64_t least) {
+void CoreContention::yielded(int64_t nanoseconds, int64_t now, int64_t least) {
   if (nanoseconds < least) return;
   const int64_t last = length_.load(std::memory_order_relaxed);
   const bool again = last != 0 && now - until_.load(std::memory_order_relaxed) < last;

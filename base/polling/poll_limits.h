@@ -35,7 +35,7 @@ class PollBudget {
 // meanwhile. A thread that yields gets the core back only after a whole time slice of the other one, while a
 // thread that wakes from sleep gets it at once. So on a busy core threads should not poll for a while; the
 // time doubles while the core stays busy. Thread-safe.
-class CoreDemand {
+class CoreContention {
  public:
   // A yield that takes longer has run a thread that computes for most of its time slice. Shorter ones are
   // common when more processes than cores work on one task: there the yields are what makes it advance.

@@ -55,48 +55,48 @@ TEST(PollBudget, ShareOfZeroIsAlwaysEmpty) {
   EXPECT_EQ(budget.left(2 * kSecond), 0);
 }
 
-TEST(CoreDemand, ShortYieldsAreNoDemand) {
-  CoreDemand demand;
+TEST(CoreContention, ShortYieldsAreNoContention) {
+  CoreContention contention;
   for (int64_t now = kSecond; now < 2 * kSecond; now += kMsInNs / 2) {
-    demand.yielded(kMsInNs / 2, now);
-    ASSERT_FALSE(demand.is_high(now));
+    contention.yielded(kMsInNs / 2, now);
+    ASSERT_FALSE(contention.is_high(now));
   }
 }
 
-TEST(CoreDemand, LongYieldIsDemandForAWhile) {
-  CoreDemand demand;
-  demand.yielded(3 * kMsInNs, kSecond);
-  EXPECT_TRUE(demand.is_high(kSecond));
-  EXPECT_TRUE(demand.is_high(kSecond + 7 * kMsInNs));
-  EXPECT_FALSE(demand.is_high(kSecond + 8 * kMsInNs));
+TEST(CoreContention, LongYieldIsContentionForAWhile) {
+  CoreContention contention;
+  contention.yielded(3 * kMsInNs, kSecond);
+  EXPECT_TRUE(contention.is_high(kSecond));
+  EXPECT_TRUE(contention.is_high(kSecond + 7 * kMsInNs));
+  EXPECT_FALSE(contention.is_high(kSecond + 8 * kMsInNs));
 }
 
-TEST(CoreDemand, DemandThatStaysLastsTwiceAsLongEachTimeUpToALimit) {
-  CoreDemand demand;
+TEST(CoreContention, DemandThatStaysLastsTwiceAsLongEachTimeUpToALimit) {
+  CoreContention contention;
   int64_t now = kSecond;
   for (int64_t length = 8 * kMsInNs; length <= 256 * kMsInNs; length *= 2) {
-    demand.yielded(3 * kMsInNs, now);
-    ASSERT_TRUE(demand.is_high(now + length - 1));
+    contention.yielded(3 * kMsInNs, now);
+    ASSERT_TRUE(contention.is_high(now + length - 1));
     now += length;
-    ASSERT_FALSE(demand.is_high(now));
+    ASSERT_FALSE(contention.is_high(now));
   }
-  demand.yielded(3 * kMsInNs, now);
-  EXPECT_FALSE(demand.is_high(now + 256 * kMsInNs));
-  // After a long time without demand it begins anew.
+  contention.yielded(3 * kMsInNs, now);
+  EXPECT_FALSE(contention.is_high(now + 256 * kMsInNs));
+  // After a long time without contention it begins anew.
   now += 2 * kSecond;
-  demand.yielded(3 * kMsInNs, now);
-  EXPECT_FALSE(demand.is_high(now + 8 * kMsInNs));
+  contention.yielded(3 * kMsInNs, now);
+  EXPECT_FALSE(contention.is_high(now + 8 * kMsInNs));
 }
 
-TEST(CoreDemand, CoreThatWasReturnedEndsTheDoubling) {
-  CoreDemand demand;
+TEST(CoreContention, CoreThatWasReturnedEndsTheDoubling) {
+  CoreContention contention;
   int64_t now = kSecond;
-  demand.yielded(3 * kMsInNs, now);
-  demand.yielded(3 * kMsInNs, now += 9 * kMsInNs);
-  EXPECT_TRUE(demand.is_high(now + 15 * kMsInNs));
-  demand.returned();
-  demand.yielded(3 * kMsInNs, now += 17 * kMsInNs);
-  EXPECT_FALSE(demand.is_high(now + 8 * kMsInNs));
+  contention.yielded(3 * kMsInNs, now);
+  contention.yielded(3 * kMsInNs, now += 9 * kMsInNs);
+  EXPECT_TRUE(contention.is_high(now + 15 * kMsInNs));
+  contention.returned();
+  contention.yielded(3 * kMsInNs, now += 17 * kMsInNs);
+  EXPECT_FALSE(contention.is_high(now + 8 * kMsInNs));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace gradwire {
 
 PoolPolling::PoolPolling(const WaitPolicy& policy)
-    : policy_(policy), budget_(policy.share), leader_(policy, budget_, demand_) {}
+    : policy_(policy), budget_(policy.share), leader_(policy, budget_, contention_) {}
 
 AnswerWait PoolPolling::wait_for_answer(absl::Time deadline) {
   WaitPolicy policy = policy_;
@@ -16,7 +16,7 @@ AnswerWait PoolPolling::wait_for_answer(absl::Time deadline) {
     policy.pause = std::min(policy.pause, left);
     policy.yield = std::min(policy.yield, left);
   }
-  return AnswerWait(policy, {budget_, demand_, answer_pauses_, answer_times_});
+  return AnswerWait(policy, {budget_, contention_, answer_pauses_, answer_times_});
 }
 
 }  // namespace gradwire

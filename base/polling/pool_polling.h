@@ -2,10 +2,10 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/polling/answer_wait.h"
-#include "gradwire/base/polling/look_on.h"
-#include "gradwire/base/polling/pause_length.h"
+#include "gradwire/base/polling/pause_tuner.h"
 #include "gradwire/base/polling/poll_limits.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/poll_pace.h"
+#include "gradwire/base/polling/spin_wait.h"
 
 namespace gradwire {
 
@@ -17,20 +17,20 @@ class PoolPolling {
   PoolPolling& operator=(const PoolPolling&) = delete;
 
   // Used only by the leader, one thread at a time.
-  LookOn& leader() { return leader_; }
+  PollPace& leader() { return leader_; }
   // Begins a wait for an answer, which polls until `deadline` at the latest. Thread-safe.
   AnswerWait wait_for_answer(absl::Time deadline);
 
  private:
   const WaitPolicy policy_;
   PollBudget budget_;
-  CoreDemand demand_;
-  PauseLength answer_pauses_;
+  CoreContention contention_;
+  PauseTuner answer_pauses_;
   AnswerTimes answer_times_;
-  LookOn leader_;
+  PollPace leader_;
 };
 
-// Rests as `wait` decides, a LookOn or an AnswerWait. Returns false if the thread should sleep instead.
+// Rests as `wait` decides, a PollPace or an AnswerWait. Returns false if the thread should sleep instead.
 template <class Wait>
 bool rest(Wait& wait) {
   const Rest rest = wait.rest();

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "gradwire/base/fork.h"
+
 namespace gradwire {
 namespace {
 
@@ -61,7 +63,7 @@ OtherUser::OtherUser(Body body, uid_t user) {
     return;
   }
   Descriptor own(ends[0]), other(ends[1]);
-  pid_ = ::fork();
+  pid_ = fork_with_objects();
   if (pid_ == 0) {
     own.reset();
     if (!become(user)) ::_exit(1);

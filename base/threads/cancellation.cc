@@ -1,16 +1,27 @@
 #include "gradwire/base/threads/cancellation.h"
 
+#include <atomic>
 #include <map>
 
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
 
 struct CancellationToken::State {
+  struct Callback {
+    absl::AnyInvocable<void()> run;
+    bool is_inline = false;
+  };
+
   Mutex mutex;
   absl::Status reason ABSL_GUARDED_BY(mutex);
-  std::map<uint64_t, absl::AnyInvocable<void()>> callbacks ABSL_GUARDED_BY(mutex);
+  std::map<uint64_t, Callback> callbacks ABSL_GUARDED_BY(mutex);
   uint64_t next_handle ABSL_GUARDED_BY(mutex) = 1;
+  std::atomic<int> sources{1};
+  // No source is left, so the token never fires.
+  bool abandoned ABSL_GUARDED_BY(mutex) = false;
 };
 
 absl::Status CancellationToken::reason() const {
@@ -19,12 +30,13 @@ absl::Status CancellationToken::reason() const {
   return state_->reason;
 }
 
-uint64_t CancellationToken::on_cancelled(absl::AnyInvocable<void()> callback) const {
+uint64_t CancellationToken::add(absl::AnyInvocable<void()> callback, bool is_inline) const {
   if (state_ == nullptr) return 0;
   {
     MutexLock lock(state_->mutex);
     if (state_->reason.ok()) {
-      state_->callbacks.emplace(state_->next_handle, std::move(callback));
+      if (state_->abandoned) return 0;
+      state_->callbacks.emplace(state_->next_handle, State::Callback{std::move(callback), is_inline});
       return state_->next_handle++;
     }
   }
@@ -33,11 +45,27 @@ uint64_t CancellationToken::on_cancelled(absl::AnyInvocable<void()> callback) co
   return 0;
 }
 
+// The state usually holds the call, which holds the token. The cycle ends with the last source.
+uint64_t CancellationToken::on_cancelled(absl::AnyInvocable<void()> callback) const {
+  return add(
+      [state = ExecutionState::capture(), callback = std::move(callback)]() mutable {
+        const ScopedExecutionState scope(state);
+        callback();
+        // Destroyed in the same state.
+        callback = nullptr;
+      },
+      /*is_inline=*/false);
+}
+
+uint64_t CancellationToken::on_cancelled_inline(absl::AnyInvocable<void()> callback) const {
+  return add(std::move(callback), /*is_inline=*/true);
+}
+
 // If cancel() has taken the callbacks already, the callback is not in the table any more: it is running or
 // will run, and this call has no effect.
 void CancellationToken::forget(uint64_t handle) const {
   if (state_ == nullptr) return;
-  absl::AnyInvocable<void()> dropped;  // Destroyed outside the lock.
+  State::Callback dropped;  // Destroyed outside the lock.
   MutexLock lock(state_->mutex);
   auto found = state_->callbacks.find(handle);
   if (found == state_->callbacks.end()) return;
@@ -47,8 +75,20 @@ void CancellationToken::forget(uint64_t handle) const {
 
 CancellationSource::CancellationSource() : state_(std::make_shared<CancellationToken::State>()) {}
 
-void CancellationSource::cancel(absl::Status reason) const {
-  std::map<uint64_t, absl::AnyInvocable<void()>> callbacks;
+CancellationSource::CancellationSource(const CancellationSource& other) : state_(other.state_) {
+  state_->sources.fetch_add(1, std::memory_order_relaxed);
+}
+
+CancellationSource::~CancellationSource() {
+  if (state_ == nullptr || state_->sources.fetch_sub(1) > 1) return;
+  std::map<uint64_t, CancellationToken::State::Callback> dropped;  // Destroyed outside the lock.
+  MutexLock lock(state_->mutex);
+  state_->abandoned = true;
+  dropped.swap(state_->callbacks);
+}
+
+void CancellationSource::cancel(absl::Status reason, Executor* executor) const {
+  std::map<uint64_t, CancellationToken::State::Callback> callbacks;
   {
     MutexLock lock(state_->mutex);
     if (!state_->reason.ok()) return;
@@ -57,7 +97,12 @@ void CancellationSource::cancel(absl::Status reason) const {
   }
   // Run without the lock: a callback may call reason(), forget() or on_cancelled(). The first reason was
   // stored above, so a callback that is registered from now on runs at once.
-  for (auto& [handle, callback] : callbacks) callback();
+  for (auto& [handle, callback] : callbacks) {
+    Executor::Task task = std::move(callback.run);
+    if (callback.is_inline || executor == nullptr || !executor->post_clean_or_keep(task)) {
+      run_contained("a callback of a cancellation token", task);
+    }
+  }
 }
 
 }  // namespace gradwire

@@ -1,9 +1,12 @@
 #include "gradwire/base/threads/executor.h"
 
 #include <memory>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/duty.h"
+#include "gradwire/base/testing/executor_without_memory.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gtest/gtest.h"
@@ -100,6 +103,18 @@ TEST(Executor, PostOrRunRunsHereAfterShutdown) {
   EXPECT_EQ(number_in_slot(), 7);
 }
 
+TEST(Executor, TaskWithoutMemoryIsTheCallersAgain) {
+  ExecutorWithoutMemory executor;
+  int runs = 0;
+  Executor::Task task = [&] { ++runs; };
+  EXPECT_THROW(executor.post(task), std::bad_alloc);
+  EXPECT_FALSE(executor.post_clean_or_keep(task));
+  task();
+  EXPECT_EQ(runs, 1);
+  executor.post_or_run([&] { ++runs; });
+  EXPECT_EQ(runs, 2);
+}
+
 TEST(BlockingScope, OutsideAnExecutorIsFree) {
   BlockingScope scope;
   EXPECT_TRUE(scope.status().ok());
@@ -128,18 +143,40 @@ TEST(BlockingScope, RefusalIsReportedAndNotCounted) {
   int calls = 0;
   BlockingListener listener = [&calls] { ++calls; };
   executor.post_clean([&] {
-    BlockingListener* previous = set_blocking_listener(&listener);
     {
-      BlockingScope scope;
-      EXPECT_EQ(scope.status().message(), "full");
+      const BlockingListenerScope listening(listener);
+      {
+        BlockingScope scope;
+        EXPECT_EQ(scope.status().message(), "full");
+      }
+      executor.admission = absl::OkStatus();
+      { BlockingScope scope; }
     }
-    executor.admission = absl::OkStatus();
-    { BlockingScope scope; }
-    set_blocking_listener(previous);
     { BlockingScope scope; }
   });
   executor.run_all();
   EXPECT_EQ(calls, 1);
+  EXPECT_EQ(executor.blocking, 0);
+}
+
+void wait_twice(FakeExecutor& executor, BlockingListener& listener) {
+  executor.post_clean([&] {
+    const BlockingListenerScope listening(listener);
+    { BlockingScope scope; }
+    { BlockingScope scope; }
+  });
+  executor.run_all();
+}
+
+TEST(BlockingScope, ListenerThatThrowsLeavesNothingBehind) {
+  FakeExecutor executor;
+  int calls = 0;
+  BlockingListener listener = [&calls] {
+    ++calls;
+    throw std::runtime_error("the listener fails");
+  };
+  wait_twice(executor, listener);
+  EXPECT_EQ(calls, 2);
   EXPECT_EQ(executor.blocking, 0);
 }
 
@@ -150,14 +187,36 @@ TEST(BlockingScope, ListenerThatWaitsIsNotCalledByItself) {
     ++calls;
     BlockingScope scope;
   };
-  executor.post_clean([&] {
-    BlockingListener* previous = set_blocking_listener(&listener);
-    { BlockingScope scope; }
-    { BlockingScope scope; }
-    EXPECT_EQ(set_blocking_listener(previous), &listener);
-  });
-  executor.run_all();
+  wait_twice(executor, listener);
   EXPECT_EQ(calls, 2);
+}
+
+TEST(Executor, CodeOfUsersRunsLaterIfTheThreadIsOnDuty) {
+  FakeExecutor executor;
+  int runs = 0;
+  executor.run_off_duty([&] { ++runs; });
+  EXPECT_EQ(runs, 1);
+  {
+    const DutyScope duty;
+    executor.run_off_duty([&] { ++runs; });
+    EXPECT_EQ(runs, 1);
+    executor.run_all();
+    EXPECT_EQ(runs, 2);
+    // At the end of the agent nobody waits for the thread.
+    executor.closed = true;
+    executor.run_off_duty([&] {
+      EXPECT_FALSE(on_duty());
+      ++runs;
+    });
+    EXPECT_EQ(runs, 3);
+    EXPECT_TRUE(on_duty());
+  }
+  EXPECT_FALSE(on_duty());
+}
+
+TEST(BlockingScope, ThreadOnDutyMustNotWait) {
+  const DutyScope duty;
+  EXPECT_DEBUG_DEATH(BlockingScope(), "on_duty");
 }
 
 }  // namespace

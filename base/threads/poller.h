@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/spin_wait.h"
 
 namespace gradwire {
 
@@ -18,28 +18,30 @@ namespace gradwire {
 //     poller.leave();
 //   }
 //
-// Thread-safe. Methods marked (driver) may be called only by the thread that has entered.
+// Thread-safe. Methods marked (driver) may be called only by the thread that has entered. An exception would
+// leave the poller without a driver and with nobody who may become one, so the work that it handles is
+// contained.
 class Poller {
  public:
   virtual ~Poller() = default;
 
   // Makes the calling thread the driver. Returns false while another thread drives.
-  virtual bool try_enter() = 0;
+  virtual bool try_enter() noexcept = 0;
   // The result of a poll: kNothing, kWork for work that is not a message, otherwise the identity of a
   // connection whose messages were handled.
   using Found = uint64_t;
   static constexpr Found kNothing = 0;
   static constexpr Found kWork = 1;
   // (driver) Handles all pending work without waiting.
-  virtual Found poll() = 0;
+  virtual Found poll() noexcept = 0;
   // (driver) Stops driving. Data that arrives from now on wakes the thread in sleep().
-  virtual void leave() = 0;
+  virtual void leave() noexcept = 0;
   // (driver) Stops driving for a short time. Until then no thread is woken, but any thread may enter and
   // drive. The caller must soon drive again or send another thread. `several`: the caller runs more than one
   // task before it returns; their outgoing messages may be sent together at that time.
-  virtual void pause(bool several) = 0;
+  virtual void pause(bool several) noexcept = 0;
   // Sends all messages of this thread's tasks that were held back to be sent together.
-  virtual void flush() {}
+  virtual void flush() noexcept {}
 
   // Whether a waiting thread wants to drive. A driver that waits for nothing itself should then leave.
   virtual bool wanted() const = 0;

@@ -1,5 +1,3 @@
-#include "gradwire/base/threads/sleeper.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -7,6 +5,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/thread_pool.h"
 
 namespace gradwire {
 namespace {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
@@ -19,30 +20,44 @@ namespace gradwire {
 // Ends the turn of a task, exactly once: on the first call of pass(), or when the last reference is dropped.
 class Strand::Turn {
  public:
-  explicit Turn(std::shared_ptr<Strand> strand) : strand_(std::move(strand)) {}
   ~Turn() { pass(); }
+  void begin(std::shared_ptr<Strand> strand) { strand_ = std::move(strand); }
   // The task may pass on one thread while the last reference is dropped on another: only the first one
   // counts.
   void pass() {
-    if (!passed_.exchange(true)) strand_->next();
+    if (strand_ != nullptr && !passed_.exchange(true)) strand_->next();
   }
 
  private:
-  const std::shared_ptr<Strand> strand_;
+  // nullptr until the turn begins: a task that is removed has none.
+  std::shared_ptr<Strand> strand_;
   std::atomic<bool> passed_{false};
 };
 
-bool Strand::post(Task task) {
+uint64_t Strand::post(Task task) {
+  Queued queued{std::make_shared<Turn>(), nullptr};
+  queued.run = [task = std::move(task), turn = queued.turn]() mutable {
+    task([turn = std::move(turn)] { turn->pass(); });
+  };
   {
     MutexLock lock(mutex_);
     if (busy_) {
-      waiting_.push_back(std::move(task));
-      return false;
+      waiting_.emplace(next_number_, std::move(queued));
+      return next_number_++;
     }
     busy_ = true;
   }
-  start(std::move(task));
-  return true;
+  start(std::move(queued));
+  return 0;
+}
+
+Executor::Task Strand::remove(uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto found = waiting_.find(number);
+  if (found == waiting_.end()) return nullptr;
+  Executor::Task removed = std::move(found->second.run);
+  waiting_.erase(found);
+  return removed;
 }
 
 void Strand::set_holder(std::weak_ptr<const void> holder) {
@@ -55,22 +70,31 @@ std::shared_ptr<const void> Strand::holder() const {
   return holder_.lock();
 }
 
-void Strand::start(Task task) {
-  Executor::Task run = [task = std::move(task), turn = std::make_shared<Turn>(shared_from_this())]() mutable {
-    task([turn = std::move(turn)] { turn->pass(); });
-  };
-  // A refused task stays in `run`: the executor has shut down. The tasks of a strand must still run, in
-  // order, because a later one may release what an earlier one holds.
-  if (!executor_->post_clean(run)) run_inline(std::move(run));
+void Strand::start(Queued task) noexcept {
+  task.turn->begin(shared_from_this());
+  // From here on the task alone owns its turn.
+  task.turn = nullptr;
+  // A refused task stays in `run`: the executor has shut down, or has no memory. The tasks of a strand must
+  // still run, in order, because a later one may release what an earlier one holds.
+  if (!executor_->post_clean_or_keep(task.run)) run_inline(std::move(task.run));
 }
 
 // Runs `task` on this thread. A task that ends its turn starts the next one, which calls this method again,
 // one stack frame deeper for each task. To keep the stack short, only the outermost call runs tasks; inner
 // calls add theirs to due_inline_.
-void Strand::run_inline(Executor::Task task) {
-  {
+void Strand::run_inline(Executor::Task task) noexcept {
+  const bool queued = run_contained("a task of a strand", [&] {
     MutexLock lock(mutex_);
     due_inline_.push_back(std::move(task));
+  });
+  if (!queued) {
+    // Without memory for the queue: rather a deep stack than a task that never runs.
+    ScopedExecutionState clean((ExecutionState()));
+    run_contained("a task of a strand", task);
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
     if (running_inline_) return;
     running_inline_ = true;
   }
@@ -87,21 +111,21 @@ void Strand::run_inline(Executor::Task task) {
       due_inline_.pop_front();
     }
     ScopedExecutionState clean((ExecutionState()));
-    due();
+    run_contained("a task of a strand", due);
     due = nullptr;  // Destroy what the task owned in the clean state.
   }
 }
 
-void Strand::next() {
-  Task task;
+void Strand::next() noexcept {
+  Queued task;
   {
     MutexLock lock(mutex_);
     if (waiting_.empty()) {
       busy_ = false;
       return;
     }
-    task = std::move(waiting_.front());
-    waiting_.pop_front();
+    task = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
   }
   start(std::move(task));
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
@@ -21,8 +23,11 @@ class Strand : public std::enable_shared_from_this<Strand> {
 
   explicit Strand(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  // Returns whether the task starts at once; otherwise other tasks are queued before it.
-  bool post(Task task);
+  // Returns 0 if the task starts at once. Otherwise other tasks are queued before it, and the result is its
+  // number for remove(). Throws std::bad_alloc, and then has dropped the task.
+  uint64_t post(Task task);
+  // Takes a queued task out, for example because nobody wants its result any more. Empty if it has started.
+  Executor::Task remove(uint64_t number);
 
   // The object that the running task works for, as set by that task. Used in messages.
   void set_holder(std::weak_ptr<const void> holder);
@@ -30,15 +35,22 @@ class Strand : public std::enable_shared_from_this<Strand> {
 
  private:
   class Turn;
-  void start(Task task);
-  void next();
-  // Runs a task on the calling thread after the executor has shut down.
-  void run_inline(Executor::Task task);
+  // A task with all that its turn needs, so that a later turn begins without memory.
+  struct Queued {
+    std::shared_ptr<Turn> turn;
+    Executor::Task run;
+  };
+  void start(Queued task) noexcept;
+  void next() noexcept;
+  // Runs a task on the calling thread, because the executor has refused it.
+  void run_inline(Executor::Task task) noexcept;
 
   const std::shared_ptr<Executor> executor_;
   mutable Mutex mutex_;
   std::weak_ptr<const void> holder_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
+  // By number: in the order in which they were posted.
+  std::map<uint64_t, Queued> waiting_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   // After the shutdown of the executor, one thread runs tasks in a loop, including those that become due
   // meanwhile. So a long queue does not use a deep stack.

@@ -1,9 +1,11 @@
 #include "gradwire/base/threads/strand.h"
 
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/base/testing/executor_without_memory.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gtest/gtest.h"
@@ -33,6 +35,23 @@ TEST(Strand, TasksStartInOrderAndOneAtATime) {
   pool->shutdown();
   ASSERT_EQ(order.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(Strand, TaskThatThrowsEndsItsTurn) {
+  for (const bool has_shut_down : {false, true}) {
+    auto pool = make_pool();
+    if (has_shut_down) pool->shutdown();
+    auto strand = std::make_shared<Strand>(pool);
+    int ran = 0;
+    for (int i = 0; i < 3; ++i) {
+      strand->post([&ran](Strand::Next) {
+        ++ran;
+        throw std::runtime_error("the task fails");
+      });
+    }
+    pool->shutdown();
+    EXPECT_EQ(ran, 3);
+  }
 }
 
 TEST(Strand, NextTaskWaitsForTheTurnNotForTheReturn) {
@@ -66,6 +85,32 @@ TEST(Strand, TaskPostedToAnIdleStrandRuns) {
   pool->shutdown();
 }
 
+TEST(Strand, RemovedTaskNeverRunsAndDelaysNoOther) {
+  auto pool = make_pool();
+  auto strand = std::make_shared<Strand>(pool);
+  std::optional<Strand::Next> kept;
+  Promise<void> first_ran, last_ran;
+  const uint64_t first = strand->post([&](Strand::Next next) {
+    kept = std::move(next);
+    first_ran.set_value();
+  });
+  EXPECT_EQ(first, 0u);
+  auto held = std::make_shared<int>(1);
+  bool removed_ran = false;
+  const uint64_t removed = strand->post([held, &removed_ran](Strand::Next) { removed_ran = true; });
+  const uint64_t last = strand->post([&](Strand::Next) { last_ran.set_value(); });
+  first_ran.future().wait();
+  // The task is destroyed with what remove() returns.
+  EXPECT_NE(strand->remove(removed), nullptr);
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_EQ(strand->remove(removed), nullptr);
+  (*kept)();
+  last_ran.future().wait();
+  EXPECT_EQ(strand->remove(last), nullptr);
+  EXPECT_FALSE(removed_ran);
+  pool->shutdown();
+}
+
 TEST(Strand, DroppedTurnPassesOn) {
   auto pool = make_pool(1);
   auto strand = std::make_shared<Strand>(pool);
@@ -94,6 +139,16 @@ TEST(Strand, TurnPassedTwiceStartsOneTask) {
 
 struct Marker {};
 using Mark = ExecutionSlot<Marker>;
+
+TEST(Strand, TasksRunInOrderThoughTheExecutorHasNoMemory) {
+  auto strand = std::make_shared<Strand>(std::make_shared<ExecutorWithoutMemory>());
+  std::vector<int> order;
+  Strand::Next first;
+  strand->post([&](Strand::Next next) { first = std::move(next); });
+  for (int i = 0; i < 3; ++i) strand->post([&, i](Strand::Next) { order.push_back(i); });
+  first();
+  EXPECT_EQ(order, std::vector<int>({0, 1, 2}));
+}
 
 TEST(Strand, StateOfOneTaskNeverReachesTheNext) {
   auto pool = make_pool(1);

@@ -1,26 +1,72 @@
 #include "gradwire/base/threads/thread_pool.h"
 
-#include <pthread.h>
 #include <sys/prctl.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
-#include <iterator>
+#include <new>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/log.h"
-#include "gradwire/base/monotonic_time.h"
+#include "gradwire/base/duty.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/polling/pool_polling.h"
+#include "gradwire/base/process/shortage.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
+
+Sleeper::Sleeper()
+    : timer_(Descriptor::from([&] { return ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC); })) {
+  if (!timer_.valid()) {
+    throw Error(system_status("cannot create a timer", errno));
+  }
+}
+
+void Sleeper::set_alarm(absl::Duration delay) {
+  itimerspec when = {};  // All zero: never.
+  if (delay != absl::InfiniteDuration()) {
+    when.it_value = absl::ToTimespec(std::max(delay, absl::Nanoseconds(1)));
+  }
+  ::timerfd_settime(timer_.get(), 0, &when, nullptr);
+}
+
+// timerfd_settime(2) drops an expiration that has not been read. So a timer that wake() has set must not be
+// set again until the thread has read it. No wake-up is lost:
+// 1. Set the alarm while the mutex is held, unless wake() has set it since the last sleep. From now on
+//    wake_in() and wake() may set it to an earlier time, but wake_in() does not after wake().
+// 2. Release the mutex and read. An expired timer stays readable until it is read, so the read returns at
+//    once if the alarm went off in between.
+// 3. Lock the mutex. A wake() between the read and the lock counts for this sleep, which it finds ended. The
+//    thread sees everything that was changed before that call, because it takes the mutex afterwards.
+void Sleeper::sleep(Mutex& mutex, absl::Duration at_most) {
+  sleeps_indefinitely_ = at_most == absl::InfiniteDuration();
+  alarm_set_ = false;
+  if (!woken_) set_alarm(at_most);
+  mutex.unlock();
+  uint64_t times;
+  while (::read(timer_.get(), &times, sizeof(times)) < 0 && errno == EINTR) {
+  }
+  mutex.lock();
+  sleeps_indefinitely_ = false;
+  woken_ = false;
+}
+
 namespace {
 
 // Number of idle threads that are kept beyond num_threads, so that slightly nested calls do not start and end
@@ -69,11 +115,11 @@ ThreadPool::Options checked(ThreadPool::Options options) {
   return options;
 }
 
-// Whether a thread of this process neither runs nor is ready to run, according to the kernel. True if that is
-// unknown.
+// Whether a thread of this process neither runs nor is ready to run, according to the kernel. False if that
+// is unknown, for example without a free descriptor: more threads would then be added without need.
 bool is_asleep(pid_t thread_id) {
   std::FILE* file = std::fopen(absl::StrCat("/proc/self/task/", thread_id, "/stat").c_str(), "re");
-  if (file == nullptr) return true;
+  if (file == nullptr) return false;
   char line[128];
   const size_t size = std::fread(line, 1, sizeof(line), file);
   std::fclose(file);
@@ -89,29 +135,29 @@ bool is_asleep(pid_t thread_id) {
 // their own flag first and then read the other's:
 // 1. The leader sets leader_asleep, then checks `startable` again before it sleeps.
 // 2. post_clean() sets `startable`, then checks leader_asleep and wakes the leader if it is set.
-bool drive(Poller& poller, LookOn& look_on, LeaderSignal& signal) {
-  int64_t until = LookOn::kForever;
+bool drive(Poller& poller, PollPace& pace, LeaderSignal& signal) {
+  int64_t until = PollPace::kForever;
   const bool entered = poller.try_enter();
   if (entered) {
     bool stay = true;
     while (stay) {
       const Poller::Found found = poller.poll();
-      if (found > Poller::kWork) look_on.found(found);
+      if (found > Poller::kWork) pace.found(found);
       if (signal.startable.load(std::memory_order_relaxed)) {
         poller.pause(signal.several_queued.load(std::memory_order_relaxed));
         return false;
       }
       // A thread that waits for an answer takes precedence over the leader.
-      stay = found != Poller::kNothing || (!poller.wanted() && rest(look_on));
+      stay = found != Poller::kNothing || (!poller.wanted() && rest(pace));
     }
-    until = look_on.sleep_until();
+    until = pace.sleep_until();
     poller.leave();
   }
   signal.leader_asleep.store(true);
   if (!signal.startable.load()) {
-    poller.sleep(until == LookOn::kForever ? absl::InfiniteDuration()
-                                           : absl::Nanoseconds(until - monotonic_nanoseconds()));
-    if (entered) look_on.woke();
+    poller.sleep(until == PollPace::kForever ? absl::InfiniteDuration()
+                                             : absl::Nanoseconds(until - monotonic_nanoseconds()));
+    if (entered) pace.woke();
   }
   signal.leader_asleep.store(false);
   return !signal.startable.load();
@@ -121,19 +167,32 @@ bool drive(Poller& poller, LookOn& look_on, LeaderSignal& signal) {
 
 ThreadPool::ThreadPool(Options options)
     : options_(checked(std::move(options))), polling_(std::make_unique<PoolPolling>(options_.wait)) {
-  supervisor_ = std::thread([this] { supervise(); });
-  if (options_.poller != nullptr) {
+  supervisor_ = value_or_throw(start_thread("pool-watch", [this] { supervise(); }));
+  absl::Status started;
+  {
     MutexLock lock(mutex_);
-    ensure_leader_locked();
+    started = ensure_leader_locked();
+  }
+  if (started.ok()) return;
+  // Without a thread that leads, nothing would be received.
+  shutdown();
+  throw Error(std::move(started));
+}
+
+// In a forked child the threads and the tasks are those of the parent.
+ThreadPool::~ThreadPool() {
+  if (mark_.here()) {
+    shutdown();
+  } else {
+    leak_after_fork(queue_, workers_, ended_, supervisor_);
   }
 }
 
-ThreadPool::~ThreadPool() { shutdown(); }
-
 bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
+  if (!mark_.here()) return false;
   MutexLock lock(mutex_);
   if (stopping_ && total_ == 0) return false;
-  queue_.push({std::move(task), cost});
+  queue_.push(task, cost);
   update_startable_locked();
   // The leader takes tasks from the queue next. It runs short tasks one after the other in less time than it
   // takes to wake another thread.
@@ -173,7 +232,7 @@ void ThreadPool::dispatch_locked(bool count_leader) {
     } else if (count_leader && leading_ && !leader_counts) {
       leader_counts = true;
       options_.poller->wake();
-    } else if (!start_worker_locked()) {
+    } else if (!start_worker_locked().ok()) {
       break;
     }
   }
@@ -185,32 +244,40 @@ void ThreadPool::dispatch_locked(bool count_leader) {
   }
 }
 
-void ThreadPool::ensure_leader_locked() {
-  if (options_.poller == nullptr || leading_ || leader_on_its_way_ || stopping_) return;
+absl::Status ThreadPool::ensure_leader_locked() {
+  if (options_.poller == nullptr || leading_ || leader_on_its_way_ || stopping_) return absl::OkStatus();
   if (idle_ > notified_) {
     ++notified_;
     work_available_.notify_one();
-  } else if (!start_worker_locked(/*beyond=*/1)) {
-    return;
+  } else {
+    GRADWIRE_RETURN_IF_ERROR(start_worker_locked(/*beyond=*/1));
   }
   leader_on_its_way_ = true;
+  return absl::OkStatus();
 }
 
 // The new thread first waits for mutex_, which this thread holds. So it finds itself counted, and its
 // std::thread is assigned before any other thread can join it.
-bool ThreadPool::start_worker_locked(int beyond) {
-  if (total_ >= options_.max_threads + beyond) return false;
-  workers_.emplace_back();
-  auto self = std::prev(workers_.end());
-  try {
-    self->thread = std::thread([this, self] { work(self); });
-  } catch (const std::system_error&) {
-    workers_.pop_back();  // The supervisor tries again.
-    return false;
+// After a failure the supervisor tries again.
+absl::Status ThreadPool::start_worker_locked(int beyond) {
+  if (total_ >= options_.max_threads + beyond) {
+    // Made once: a full pool needs it for every task, and by then memory may be short.
+    static const auto* const kFull =
+        new absl::Status(absl::ResourceExhaustedError("the pool has max_threads threads"));
+    return *kFull;
   }
+  std::list<Worker> added;
+  try {
+    added.emplace_back();
+    const auto self = added.begin();
+    GRADWIRE_ASSIGN_OR_RETURN(self->thread, start_thread(options_.name, [this, self] { work(self); }));
+  } catch (const std::bad_alloc&) {
+    return status_from_exception(std::current_exception());
+  }
+  workers_.splice(workers_.end(), added);
   ++total_;
   ++starting_;
-  return true;
+  return absl::OkStatus();
 }
 
 void ThreadPool::wake_all_locked() {
@@ -279,12 +346,12 @@ void ThreadPool::run(Queued task) {
   const uint32_t expected = task.cost == nullptr ? 0 : task.cost->nanoseconds();
   if (expected > longest_without_leader().count()) {
     MutexLock lock(mutex_);
-    ensure_leader_locked();
+    (void)ensure_leader_locked();
   }
   const int64_t started = task.cost == nullptr ? 0 : monotonic_nanoseconds();
   ExecutionState().restore();
   short_task_pool = task.cost != nullptr && expected <= kShortTask.count() ? this : nullptr;
-  task.task();
+  run_contained("a task of the pool", task.task);
   task.task = nullptr;  // Destroy what the task owned here: outside the lock, in the task's state.
   short_task_pool = nullptr;
   ExecutionState().restore();
@@ -298,7 +365,6 @@ void ThreadPool::run(Queued task) {
 // The entry of the thread stays at its address until the end: it is only moved from one list to another.
 // Another thread joins it (reap), since a thread cannot join itself.
 void ThreadPool::work(std::list<Worker>::iterator self) {
-  pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
   // By default the kernel may end a sleep 50 us late, which is longer than a call takes.
   ::prctl(PR_SET_TIMERSLACK, 1'000, 0, 0, 0);
   set_current(this);
@@ -314,6 +380,7 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
     update_startable_locked();
     mutex_.unlock();
     run(std::move(task));
+    if (!mark_.here()) end_forked_child("a thread of a pool");
     mutex_.lock();
     --running_;
     update_startable_locked();
@@ -334,10 +401,14 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
 // Before such a wait begin_blocking() did not appoint a leader, so this must happen when the thread stops
 // driving.
 bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline) {
-  if (options_.poller == nullptr) return done.load();
+  if (options_.poller == nullptr || !mark_.here()) return done.load();
   Poller& poller = *options_.poller;
   bool driving = false;
   bool wanting = false;
+  absl::Cleanup let_go = [&] {
+    if (wanting) poller.want(false);
+    if (driving) poller.leave();
+  };
   AnswerWait wait = polling_->wait_for_answer(deadline);
   // Work for others must not see the ExecutionState of this thread.
   std::optional<ScopedExecutionState> clean;
@@ -359,12 +430,11 @@ bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline)
     }
   }
   wait.end(done.load(std::memory_order_relaxed));
-  if (wanting) poller.want(false);
-  if (driving) poller.leave();
+  std::move(let_go).Invoke();
   if (done.load(std::memory_order_acquire)) return true;
   // This thread does not drive any more: ensure that another thread leads.
   MutexLock lock(mutex_);
-  ensure_leader_locked();
+  (void)ensure_leader_locked();
   return false;
 }
 
@@ -375,7 +445,6 @@ bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline)
 // 3. Tasks are queued: sleep for stall_limit in short steps, until a task starts. If none has started, the
 //    pool is at a standstill (relieve_stall_locked).
 void ThreadPool::supervise() {
-  pthread_setname_np(pthread_self(), "pool-watch");
   mutex_.lock();
   while (!stopping_ || total_ > 0 || !queue_.empty()) {
     if (!ended_.empty()) {
@@ -418,7 +487,7 @@ bool ThreadPool::watch_leader_locked() {
     return ++checks_with_leader_ < kChecksWithLeader;
   }
   checks_with_leader_ = 0;
-  if (last_leader_terms_ == leader_terms_) ensure_leader_locked();
+  if (last_leader_terms_ == leader_terms_) (void)ensure_leader_locked();
   last_leader_terms_ = leader_terms_;
   return true;
 }
@@ -460,6 +529,8 @@ void ThreadPool::reap() {
 }
 
 void ThreadPool::shutdown() {
+  if (!mark_.here()) return;
+  assert(!on_duty());
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -476,16 +547,19 @@ void ThreadPool::shutdown() {
 }
 
 int ThreadPool::pending() const {
+  if (!mark_.here()) return 0;
   MutexLock lock(mutex_);
   return static_cast<int>(queue_.size()) + running_;
 }
 
 int ThreadPool::threads() const {
+  if (!mark_.here()) return 0;
   MutexLock lock(mutex_);
   return total_;
 }
 
 absl::Status ThreadPool::begin_blocking(bool drives) {
+  if (!mark_.here()) return absl::OkStatus();
   MutexLock lock(mutex_);
   if (total_ - blocked_ == 1 && total_ >= options_.max_threads) {
     return absl::ResourceExhaustedError(
@@ -497,11 +571,12 @@ absl::Status ThreadPool::begin_blocking(bool drives) {
   short_task_pool = nullptr;
   update_startable_locked();
   if (!queue_.empty()) dispatch_locked();
-  if (!drives) ensure_leader_locked();
+  if (!drives) (void)ensure_leader_locked();
   return absl::OkStatus();
 }
 
 void ThreadPool::end_blocking() {
+  if (!mark_.here()) return;
   MutexLock lock(mutex_);
   --blocked_;
   update_startable_locked();

@@ -2,25 +2,96 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/time/time.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/polling/spin_wait.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/poller.h"
-#include "gradwire/base/threads/sleeper.h"
-#include "gradwire/base/threads/spin_wait.h"
-#include "gradwire/base/threads/task_queue.h"
 
 namespace gradwire {
 
 class PoolPolling;
+
+// Lets one thread sleep until another thread wakes it, or until a timeout. wake_in() costs nothing while the
+// thread is awake or already has a time to wake; otherwise it costs one system call, and no thread wakes
+// before `delay` is over. All methods require the mutex that is passed to sleep().
+class Sleeper {
+ public:
+  Sleeper();
+
+  // Wakes the thread after `delay`, if it sleeps without a timeout.
+  void wake_in(absl::Duration delay = absl::ZeroDuration()) {
+    if (!sleeps_indefinitely_ || woken_ || (alarm_set_ && delay > absl::ZeroDuration())) return;
+    alarm_set_ = true;
+    set_alarm(delay);
+  }
+  // Ends the current sleep, or the next one if the thread is awake.
+  void wake() {
+    woken_ = true;
+    set_alarm(absl::ZeroDuration());
+  }
+
+  void sleep(Mutex& mutex, absl::Duration at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+ private:
+  // Sets the timer; InfiniteDuration: never. The last call counts.
+  void set_alarm(absl::Duration delay);
+
+  // A timerfd(2), which the thread reads.
+  const Descriptor timer_;
+  // The thread sleeps without a timeout. wake_in() has set the timer since.
+  bool sleeps_indefinitely_ = false;
+  bool alarm_set_ = false;
+  // wake() was called, and no sleep has ended since. Setting the timer again would undo that call.
+  bool woken_ = false;
+};
+
+// A FIFO queue of tasks that also sums up their expected durations. Not thread-safe.
+class TaskQueue {
+ public:
+  struct Queued {
+    Executor::Task task;
+    TaskCost* cost = nullptr;
+  };
+
+  // Without memory it throws, and leaves `task` alone.
+  void push(Executor::Task& task, TaskCost* cost) {
+    Queued& added = tasks_.emplace_back();
+    added.task = std::move(task);
+    added.cost = cost;
+    if (cost != nullptr) nanoseconds_ += cost->nanoseconds();
+  }
+  // REQUIRES: not empty.
+  Queued take_front() {
+    Queued front = std::move(tasks_.front());
+    tasks_.pop_front();
+    // The expected duration may have changed since the push.
+    if (front.cost != nullptr) nanoseconds_ -= std::min<int64_t>(nanoseconds_, front.cost->nanoseconds());
+    if (tasks_.empty()) nanoseconds_ = 0;
+    return front;
+  }
+
+  bool empty() const { return tasks_.empty(); }
+  std::size_t size() const { return tasks_.size(); }
+  int64_t nanoseconds() const { return nanoseconds_; }
+
+ private:
+  std::deque<Queued> tasks_;
+  int64_t nanoseconds_ = 0;
+};
 
 // State of a pool that its leader reads without the pool's mutex.
 struct LeaderSignal {
@@ -57,7 +128,8 @@ struct LeaderSignal {
 //
 // Thread-safe. shutdown() (or the destructor) runs the queued tasks and the tasks that these post, then joins
 // all threads. Neither may be called from a task of the pool. If a task may hold the last reference to the
-// pool, call shutdown() before you drop yours.
+// pool, call shutdown() before you drop yours. In a forked child the pool of the parent runs nothing: it
+// refuses tasks, and shutdown() returns at once.
 class ThreadPool : public Executor {
  public:
   struct Options {
@@ -69,6 +141,7 @@ class ThreadPool : public Executor {
     std::shared_ptr<Poller> poller;
     WaitPolicy wait;
   };
+  // Throws Error, ResourceExhausted, if the system has no threads or no descriptors left.
   explicit ThreadPool(Options options);
   ~ThreadPool() override;
 
@@ -101,7 +174,7 @@ class ThreadPool : public Executor {
   // Drives the poller until a task may start. Releases the lock meanwhile.
   void lead_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ensures that a thread leads or is about to lead.
-  void ensure_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ensure_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Must be called after each change of the queue or of the number of free slots.
   void update_startable_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int free_slots_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,7 +182,7 @@ class ThreadPool : public Executor {
   // counts as one of them. Pass false if it may have been held up.
   void dispatch_locked(bool count_leader = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts a thread; fails at max_threads + `beyond` threads, or if the system has none left.
-  bool start_worker_locked(int beyond = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status start_worker_locked(int beyond = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void supervise();
@@ -121,6 +194,7 @@ class ThreadPool : public Executor {
   void reap();
 
   const Options options_;
+  const ProcessMark mark_;
 
   mutable Mutex mutex_;
   CondVar work_available_;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/thread_pool.h"
@@ -33,7 +33,7 @@ class FakePoller : public Poller {
     wake();
   }
 
-  bool try_enter() override {
+  bool try_enter() noexcept override {
     if (driven_.exchange(true)) return false;
     MutexLock lock(mutex_);
     ++entered_[std::this_thread::get_id()];
@@ -43,7 +43,7 @@ class FakePoller : public Poller {
     MutexLock lock(mutex_);
     return entered_[thread];
   }
-  Found poll() override {
+  Found poll() noexcept override {
     std::vector<Event> events;
     {
       MutexLock lock(mutex_);
@@ -52,13 +52,13 @@ class FakePoller : public Poller {
     for (Event& event : events) event();
     return events.empty() ? kNothing : kWork;
   }
-  void leave() override {
+  void leave() noexcept override {
     driven_ = false;
     MutexLock lock(mutex_);
     if (!events_.empty()) woken_ = true;
     changed_.notify_all();
   }
-  void pause(bool) override { driven_ = false; }
+  void pause(bool) noexcept override { driven_ = false; }
   bool wanted() const override { return wanted_ > 0; }
   void want(bool yes) override { wanted_ += yes ? 1 : -1; }
   void sleep(absl::Duration at_most) override {

@@ -6,11 +6,12 @@
 #include <latch>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "gradwire/base/clock.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gtest/gtest.h"
 
@@ -28,6 +29,19 @@ TEST(ThreadPool, OneThreadKeepsTheOrder) {
   pool.shutdown();
   ASSERT_EQ(order.size(), 100);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(ThreadPool, TaskThatThrowsEndsNothingElse) {
+  ThreadPool pool({.num_threads = 1});
+  std::vector<int> order;
+  for (int i = 0; i < 3; ++i) {
+    pool.post([&order, i] {
+      order.push_back(i);
+      throw std::runtime_error("the task fails");
+    });
+  }
+  pool.shutdown();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
 }
 
 TEST(ThreadPool, RunsNumThreadsAtATime) {

@@ -1,12 +1,15 @@
 #include "gradwire/base/threads/timer_queue.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <latch>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "gradwire/base/manual_clock.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {
@@ -29,6 +32,47 @@ TEST(TimerQueue, RunsInOrderOfTimeWhenTheClockGetsThere) {
   clock.advance(absl::Seconds(10));
   all.wait();
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(TimerQueue, TimerThatThrowsEndsNothingElse) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  std::latch ran(1);
+  timers.schedule(clock.now() + absl::Seconds(1), [] { throw std::runtime_error("the timer fails"); });
+  timers.schedule(clock.now() + absl::Seconds(2), [&] { ran.count_down(); });
+  clock.advance(absl::Seconds(2));
+  ran.wait();
+}
+
+TEST(TimerQueue, TimerThatThrowsRunsAgain) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  std::atomic<int> runs = 0;
+  timers.schedule(clock.now() + absl::Seconds(1), [&] {
+    if (++runs < 4) throw std::runtime_error("the timer fails");
+  });
+  EXPECT_TRUE(eventually([&] {
+    clock.advance(absl::Seconds(1));
+    return runs == 4;
+  }));
+  EXPECT_TRUE(eventually([&] { return timers.size() == 0; }));
+}
+
+TEST(TimerQueue, TimerThatThrowsAfterItWasCancelledDoesNotRunAgain) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  auto held = std::make_shared<int>(0);
+  std::latch ran(1);
+  uint64_t id = 0;
+  id = timers.schedule(clock.now() + absl::Seconds(1), [&, held] {
+    EXPECT_FALSE(timers.cancel(id));
+    throw std::runtime_error("the timer fails");
+  });
+  timers.schedule(clock.now() + absl::Seconds(2), [&] { ran.count_down(); });
+  clock.advance(absl::Seconds(2));
+  ran.wait();
+  EXPECT_EQ(timers.size(), 0);
+  EXPECT_EQ(held.use_count(), 1);
 }
 
 TEST(TimerQueue, EqualTimesRunInOrderOfScheduling) {

@@ -80,6 +80,8 @@ absl::Status encode_dict(const c10::IValue& value, int depth, Encoder& encoder, 
 
 absl::Status encode_at(const c10::IValue& value, int depth, Encoder& encoder, proto::Value& out) {
   if (depth > kMaxValueDepth) return too_deep();
+  const Nesting::Step step(encoder.nesting(), out);
+  GRADWIRE_RETURN_IF_ERROR(step.status());
   if (value.isTensor()) return Codec<at::Tensor>::encode(value.toTensor(), encoder, out);
   if (value.isNone()) {
     out.set_none(true);
@@ -183,6 +185,8 @@ absl::StatusOr<c10::IValue> decode_dict(const proto::ValueMap& in, int depth, De
 
 absl::StatusOr<c10::IValue> decode_at(const proto::Value& in, int depth, Decoder& decoder) {
   if (depth > kMaxValueDepth) return too_deep();
+  const Nesting::Step step(decoder.nesting(), in);
+  GRADWIRE_RETURN_IF_ERROR(step.status());
   switch (in.kind_case()) {
     case proto::Value::kNone:
       return c10::IValue();

@@ -36,7 +36,7 @@ struct Codec<c10::IValue> {
   static absl::StatusOr<c10::IValue> decode(const proto::Value& in, Decoder& decoder);
 };
 
-// RRefs in IValues. Installed by the target that has RRefs of TorchScript (rpc/torch/script_rref.cc) during
+// RRefs in IValues. Installed by the target that has RRefs of TorchScript (rpc/torch/script_calls.cc) during
 // static initialisation. Without it an IValue with an RRef is neither encoded nor decoded.
 struct IValueReferences {
   // The handle of an RRef. InvalidArgument if another library has made the RRef.

@@ -21,9 +21,9 @@
 #include "gradwire/codec/torch/ipc/ipc_reader.h"
 #include "gradwire/codec/torch/ipc/ipc_sharing.h"
 #include "gradwire/codec/torch/ipc/ipc_writer.h"
-#include "gradwire/codec/torch/tensor_reader.h"
-#include "gradwire/codec/torch/tensor_writer.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/tensor_reader.h"
+#include "gradwire/codec/torch/tensors/tensor_writer.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/device/device_fence.h"
 #include "gradwire/device/device_transfer.h"
 #include "gradwire/device/work_streams.h"
@@ -65,7 +65,7 @@ absl::Status at_index(const absl::Status& status, std::size_t index) {
 class DeviceWriter {
  public:
   DeviceWriter(const DeviceRoute& route, TensorSharing sharing, EncodedTensors& out)
-      : route_(route), out_(out), in_transit_(sharing, out.buffers, true), ipc_(&route) {}
+      : route_(route), out_(out), in_transit_(sharing, out, true), ipc_(&route) {}
 
   // `to`: the receiver's device.
   absl::Status write(const at::Tensor& tensor, const Device& to, proto::Tensor& out) {
@@ -122,7 +122,7 @@ class DeviceWriter {
 class MessageWriter {
  public:
   MessageWriter(const DeviceRoute* route, TensorSharing sharing, EncodedTensors& out)
-      : route_(route), sharing_(sharing), out_(out), writer_(sharing, out.buffers) {}
+      : route_(route), sharing_(sharing), out_(out), writer_(sharing, out) {}
 
   absl::Status write(const at::Tensor& tensor, bool given_away, std::size_t index, proto::Tensor& out) {
     // The usual case first: no device on either side.

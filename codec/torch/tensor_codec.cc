@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -59,6 +59,20 @@ absl::StatusOr<at::Tensor> Codec<at::Tensor>::decode(const proto::Value& in, Dec
     return absl::InvalidArgumentError(absl::StrCat("the tensor index ", in.tensor(), " is out of range"));
   }
   return set->tensors[in.tensor()];
+}
+
+uint64_t Codec<at::Tensor>::byte_size(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  switch (tensor.layout()) {
+    case at::kStrided:
+      return tensor.nbytes();
+    case at::kSparse:
+      return tensor._indices().nbytes() + tensor._values().nbytes();
+    case at::kSparseCsr:
+      return tensor.crow_indices().nbytes() + tensor.col_indices().nbytes() + tensor.values().nbytes();
+    default:
+      return 0;
+  }
 }
 
 absl::Status Codec<c10::Scalar>::encode(const c10::Scalar& value, Encoder&, proto::Value& out) {

@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/complex.h>
 
+#include <cstdint>
 #include <string>
 
 #include "gradwire/codec/codec.h"
@@ -22,6 +23,8 @@ struct Codec<at::Tensor> {
   static absl::Status encode(const at::Tensor& tensor, Encoder& encoder, proto::Value& out);
   static absl::Status encode(at::Tensor&& tensor, Encoder& encoder, proto::Value& out);
   static absl::StatusOr<at::Tensor> decode(const proto::Value& in, Decoder& decoder);
+  // The bytes of its elements, and of the indices of a sparse tensor; 0 for a tensor that cannot be sent.
+  static uint64_t byte_size(const at::Tensor& tensor);
 };
 
 // A number of either kind: integer, real, complex or bool.

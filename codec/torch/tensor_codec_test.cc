@@ -11,7 +11,7 @@
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/codec_test_util.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/transport/message.h"
 #include "gtest/gtest.h"
 

@@ -11,8 +11,8 @@
 
 #include "gradwire/codec/codec_test_util.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/codec/torch/tensor_reader.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/tensor_reader.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/transport/message.h"
 #include "gtest/gtest.h"
 

@@ -12,7 +12,7 @@
 
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/collectives/coalescing.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/idle_backend.h"
 

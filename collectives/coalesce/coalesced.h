@@ -6,7 +6,7 @@
 #include "gradwire/collectives/checks/argument_checks.h"
 #include "gradwire/collectives/coalesced_call.h"
 #include "gradwire/collectives/flight/operation.h"
-#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/operations/operations.h"
 
 // The parts of ProcessGroup::coalesced, in the order in which it uses them.
 namespace gradwire::collectives {

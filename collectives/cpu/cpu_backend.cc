@@ -12,18 +12,32 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/bytes/reducers.h"
 #include "gradwire/collectives/cpu/cpu_group.h"
-#include "gradwire/collectives/cpu/reducers.h"
 #include "gradwire/collectives/cpu/wide/wide_reductions.h"
-#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/group_backend.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/collectives/registry/backend_registry.h"
+#include "gradwire/device/memory_deleter.h"
+#include "gradwire/security/setup/make_credentials.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
 
 Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
+
+// Keeps the memory of the tensor, but not the tensor, to which a graph of the program may belong: the end may
+// come on a thread on duty (base/duty.h).
+template <class T>
+void keep_memory_until(const Future<T>& end, const at::Tensor& tensor) {
+  if (end.done()) return;
+  end.on_ready_inline([memory = tensor.storage(), executor = end.executor()](const auto&) mutable {
+    if (device::has_own_deleter(memory) && executor != nullptr)
+      executor->run_off_duty([memory = std::move(memory)] {});
+  });
+}
 
 // Spans of the parts of a list, without an allocation for a small group. Parts of one tensor are spans, too,
 // and not views of it: a view costs a microsecond, more than a short collective.
@@ -61,8 +75,8 @@ PartSpans rows_of(const at::Tensor& whole, const std::vector<int64_t>& counts) {
 
 class CpuBackend final : public GroupBackend {
  public:
-  CpuBackend(std::shared_ptr<Mesh> mesh, std::unique_ptr<CpuGroup> group, std::vector<int> world_ranks)
-      : mesh_(std::move(mesh)),
+  CpuBackend(std::shared_ptr<WorldP2p> p2p, std::unique_ptr<CpuGroup> group, std::vector<int> world_ranks)
+      : p2p_(std::move(p2p)),
         group_(std::move(group)),
         world_ranks_(std::move(world_ranks)),
         wide_(*group_, group_->rank(), static_cast<int>(world_ranks_.size())) {}
@@ -152,14 +166,13 @@ class CpuBackend final : public GroupBackend {
 
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     Future<void> sent = group_->send(dst, tag, span_of(tensor), deadline);
-    // The tensor is kept until the send has completed.
-    if (!sent.done()) sent.on_ready_inline([tensor](const auto&) {});
+    keep_memory_until(sent, tensor);
     return sent;
   }
 
   Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) override {
     Future<int> received = group_->receive(src, tag, span_of(tensor), deadline);
-    if (!received.done()) received.on_ready_inline([tensor](const auto&) {});
+    keep_memory_until(received, tensor);
     return received;
   }
 
@@ -172,7 +185,7 @@ class CpuBackend final : public GroupBackend {
   }
 
   void abort(const absl::Status& reason) override { group_->abort(std::string(reason.message())); }
-  std::shared_ptr<void> world_state() override { return mesh_; }
+  std::shared_ptr<void> world_state() override { return p2p_; }
 
  private:
   int rank() const { return group_->rank(); }
@@ -190,13 +203,13 @@ class CpuBackend final : public GroupBackend {
         absl::StrCat(to_string(op.op), " is not supported for ", c10::toString(tensor.scalar_type())));
   }
 
-  const std::shared_ptr<Mesh> mesh_;
+  const std::shared_ptr<WorldP2p> p2p_;
   const std::unique_ptr<CpuGroup> group_;
   const std::vector<int> world_ranks_;
   WideReductions wide_;
 };
 
-absl::Status read_options(const BackendContext& context, CpuGroup::Options& group, Mesh::Options& mesh) {
+absl::Status read_options(const BackendContext& context, CpuGroup::Options& group, WorldP2p::Options& p2p) {
   for (const auto& [name, value] : context.options) {
     std::size_t bytes = 0;
     const bool is_switch = value == "on" || value == "off";
@@ -204,7 +217,7 @@ absl::Status read_options(const BackendContext& context, CpuGroup::Options& grou
     if (name == "shared_memory" && is_switch) {
       if (value == "off") group.host.clear();
     } else if (name == "transports") {
-      mesh.transports = absl::StrSplit(value, ',', absl::SkipEmpty());
+      p2p.transports = absl::StrSplit(value, ',', absl::SkipEmpty());
     } else if (name == "slot_bytes" && is_number) {
       group.slot_bytes = bytes;
     } else if (name == "flat_bytes" && is_number) {
@@ -230,17 +243,17 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context
                           .name = context.group,
                           .store = context.store,
                           .timeout = context.timeout};
-  Mesh::Options mesh{.rank = context.rank, .size = context.size};
-  GRADWIRE_RETURN_IF_ERROR(read_options(context, group, mesh));
-  group.mesh = std::static_pointer_cast<Mesh>(context.world_state);
-  if (group.mesh == nullptr) {
-    mesh.store = std::make_shared<store::PrefixStore>("mesh/", context.store);
-    GRADWIRE_ASSIGN_OR_RETURN(mesh.credentials, security::make_credentials(context.security));
-    mesh.allowed_users = context.security.allowed_users;
-    GRADWIRE_ASSIGN_OR_RETURN(group.mesh, Mesh::create(std::move(mesh)));
+  WorldP2p::Options p2p{.rank = context.rank, .size = context.size};
+  GRADWIRE_RETURN_IF_ERROR(read_options(context, group, p2p));
+  group.p2p = std::static_pointer_cast<WorldP2p>(context.world_state);
+  if (group.p2p == nullptr) {
+    p2p.store = std::make_shared<store::PrefixStore>("mesh/", context.store);
+    GRADWIRE_ASSIGN_OR_RETURN(p2p.credentials, security::make_credentials(context.security));
+    p2p.allowed_users = context.security.allowed_users;
+    GRADWIRE_ASSIGN_OR_RETURN(group.p2p, WorldP2p::create(std::move(p2p)));
   }
-  // The world makes the mesh, and its smaller groups share it (world_state).
-  std::shared_ptr<Mesh> kept = group.mesh;
+  // The world makes the WorldP2p, and its smaller groups share it (world_state).
+  std::shared_ptr<WorldP2p> kept = group.p2p;
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuGroup> made, CpuGroup::create(std::move(group)));
   return std::make_unique<CpuBackend>(std::move(kept), std::move(made), context.world_ranks);
 }

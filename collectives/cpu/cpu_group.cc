@@ -1,4 +1,4 @@
-// Chooses for each operation between shared memory (HostGroup, ShmP2p) and messages (MeshGroup). Broadcast
+// Chooses for each operation between shared memory (HostGroup, ShmP2p) and messages (P2pGroup). Broadcast
 // and all-reduce over several hosts use both, if a host has several members (layered()): the members of a
 // host first, then the leaders of the hosts, then the members of each host again. The other operations use
 // messages between all members.
@@ -21,8 +21,8 @@ CpuGroup::CpuGroup(Options options)
       // The same on all members. Two groups of a job get the same channel only if their hashes collide.
       base_channel_(stable_hash(options_.name) / kStride * kStride) {}
 
-// The mesh outlives the group. Late messages of other members must not wait in it.
-CpuGroup::~CpuGroup() { options_.mesh->forget(channel(kPointToPoint)); }
+// The WorldP2p outlives the group. Late messages of other members must not wait in it.
+CpuGroup::~CpuGroup() { options_.p2p->forget(channel(kPointToPoint)); }
 
 absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
   std::unique_ptr<CpuGroup> group(new CpuGroup(std::move(options)));
@@ -34,25 +34,25 @@ absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
                                                            .host = of.host,
                                                            .slot_bytes = of.slot_bytes,
                                                            .flat_bytes = of.flat_bytes,
-                                                           .executor = of.mesh->executor()}));
+                                                           .executor = of.p2p->executor()}));
   std::vector<int> members(of.size);
   std::iota(members.begin(), members.end(), 0);
   // If the group's ranks equal the world's, errors name the right ranks without a map.
   absl::flat_hash_map<int, int> names;
   if (of.world_ranks != members) {
     for (const int member : members) names[of.world_ranks[member]] = member;
-    of.mesh->name_ranks(group->channel(kPointToPoint), names);
+    of.p2p->name_ranks(group->channel(kPointToPoint), names);
   }
   const auto between = [&](const std::vector<int>& those, Channel which) {
-    MeshGroup::Options mesh_group{
-        .mesh = of.mesh,
+    P2pGroup::Options p2p_group{
+        .p2p = of.p2p,
         .ranks = group->in_world(those),
         .position = static_cast<int>(std::find(those.begin(), those.end(), of.rank) - those.begin()),
         .names = names.empty() ? std::vector<int>() : those,
         .channel = group->channel(which)};
-    if (of.small_bytes != 0) mesh_group.small_bytes = of.small_bytes;
-    if (of.segment_bytes != 0) mesh_group.segment_bytes = of.segment_bytes;
-    return std::make_unique<MeshGroup>(std::move(mesh_group));
+    if (of.small_bytes != 0) p2p_group.small_bytes = of.small_bytes;
+    if (of.segment_bytes != 0) p2p_group.segment_bytes = of.segment_bytes;
+    return std::make_unique<P2pGroup>(std::move(p2p_group));
   };
   group->all_ = between(members, kAll);
   if (group->layered() && group->leads()) group->between_leaders_ = between(group->layout_.leaders, kLeaders);
@@ -143,14 +143,14 @@ absl::Status CpuGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<con
 
 Future<void> CpuGroup::send(int dst, int64_t tag, Span data, absl::Time deadline) {
   if (layout_.shm_p2p != nullptr) return layout_.shm_p2p->send(dst, tag, data, deadline);
-  return options_.mesh->send(options_.world_ranks[dst], channel(kPointToPoint), tag, data, deadline);
+  return options_.p2p->send(options_.world_ranks[dst], channel(kPointToPoint), tag, data, deadline);
 }
 
 Future<int> CpuGroup::receive(int src, int64_t tag, Span data, absl::Time deadline) {
   if (layout_.shm_p2p != nullptr) return layout_.shm_p2p->receive(src, tag, data, deadline);
   const int world_src = src == kAnyRank ? kAnyRank : options_.world_ranks[src];
-  Future<int> received = options_.mesh->receive(world_src, channel(kPointToPoint), tag, data, deadline);
-  // The mesh reports a rank of the world, but the caller expects a rank of the group. So the caller gets a
+  Future<int> received = options_.p2p->receive(world_src, channel(kPointToPoint), tag, data, deadline);
+  // WorldP2p reports a rank of the world, but the caller expects a rank of the group. So the caller gets a
   // future of its own, and a cancellation of it is forwarded.
   const Promise<int> promise(received.executor());
   received.on_ready_inline([promise, ranks = options_.world_ranks](const absl::StatusOr<int>& from) {
@@ -179,7 +179,7 @@ std::optional<absl::StatusOr<int>> CpuGroup::try_receive(int src, int64_t tag, S
 void CpuGroup::abort(const std::string& reason) {
   if (layout_.host != nullptr) layout_.host->abort(reason);
   if (layout_.shm_p2p != nullptr) layout_.shm_p2p->abort(absl::AbortedError(reason));
-  options_.mesh->abort(channel(kPointToPoint), absl::AbortedError(reason));
+  options_.p2p->abort(channel(kPointToPoint), absl::AbortedError(reason));
   all_->abort(reason);
   if (between_leaders_ != nullptr) between_leaders_->abort(reason);
 }

@@ -8,14 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/base/future.h"
-#include "gradwire/collectives/cpu/byte_collectives.h"
-#include "gradwire/collectives/cpu/host_layout.h"
-#include "gradwire/collectives/cpu/host_memory.h"
-#include "gradwire/collectives/cpu/mesh/mesh.h"
-#include "gradwire/collectives/cpu/mesh/mesh_group.h"
-#include "gradwire/collectives/cpu/span.h"
-#include "gradwire/store/store.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/collectives/cpu/bytes/byte_collectives.h"
+#include "gradwire/collectives/cpu/bytes/span.h"
+#include "gradwire/collectives/cpu/host/host_layout.h"
+#include "gradwire/collectives/cpu/memory/host_memory.h"
+#include "gradwire/collectives/cpu/world_p2p/p2p_group.h"
+#include "gradwire/collectives/cpu/world_p2p/world_p2p.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::collectives::cpu {
 
@@ -35,15 +35,15 @@ class CpuGroup final : public ByteCollectives {
     std::string name;
     // The store of the group.
     std::shared_ptr<store::Store> store;
-    // The mesh of the world.
-    std::shared_ptr<Mesh> mesh;
+    // The messages between all ranks of the world.
+    std::shared_ptr<WorldP2p> p2p;
     absl::Duration timeout = absl::Minutes(30);
     // Ranks with the same non-empty string share memory.
     std::string host = host_key();
     // As in HostGroup::Options. 0: the measured default.
     std::size_t slot_bytes = 0;
     std::size_t flat_bytes = 0;
-    // As in MeshGroup::Options. 0: the measured default.
+    // As in P2pGroup::Options. 0: the measured default.
     std::size_t small_bytes = 0;
     std::size_t segment_bytes = 0;
   };
@@ -52,8 +52,8 @@ class CpuGroup final : public ByteCollectives {
 
   GRADWIRE_BYTE_COLLECTIVES;
 
-  // As in Mesh, between ranks of the group. If all ranks share one host, messages use shared memory.
-  // Otherwise all of them use the mesh, even between ranks of one host, so that a receive from any rank sees
+  // As in WorldP2p, between ranks of the group. If all ranks share one host, messages use shared memory.
+  // Otherwise all of them use `p2p`, even between ranks of one host, so that a receive from any rank sees
   // them in order.
   Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
   Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
@@ -69,7 +69,7 @@ class CpuGroup final : public ByteCollectives {
   int hosts() const { return static_cast<int>(layout_.leaders.size()); }
 
  private:
-  // Offsets from base_channel_. A MeshGroup uses two channels.
+  // Offsets from base_channel_. A P2pGroup uses two channels.
   enum Channel : uint64_t { kPointToPoint = 0, kAll = 2, kLeaders = 4, kStride = 8 };
 
   explicit CpuGroup(Options options);
@@ -88,8 +88,8 @@ class CpuGroup final : public ByteCollectives {
   const Options options_;
   const uint64_t base_channel_;
   HostLayout layout_;
-  std::unique_ptr<MeshGroup> all_;
-  std::unique_ptr<MeshGroup> between_leaders_;
+  std::unique_ptr<P2pGroup> all_;
+  std::unique_ptr<P2pGroup> between_leaders_;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -10,11 +10,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/collectives/cpu/plain_reducer.h"
+#include "gradwire/collectives/cpu/bytes/plain_reducer.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/memory/forwarding_store.h"
+#include "gradwire/store/interface/forwarding_store.h"
+#include "gradwire/store/interface/store.h"
 #include "gradwire/store/prefix_store.h"
-#include "gradwire/store/store.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {
@@ -81,11 +81,11 @@ void in_groups(const std::vector<std::string>& hosts, const std::function<void(C
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      auto mesh = Mesh::create({.rank = rank * step,
-                                .size = size * step,
-                                .store = std::make_shared<store::PrefixStore>("mesh/", store)});
-      ASSERT_TRUE(mesh.ok()) << mesh.status();
-      CpuGroup::Options options{.rank = rank, .size = size, .name = "test", .store = store, .mesh = *mesh};
+      auto p2p = WorldP2p::create({.rank = rank * step,
+                                   .size = size * step,
+                                   .store = std::make_shared<store::PrefixStore>("mesh/", store)});
+      ASSERT_TRUE(p2p.ok()) << p2p.status();
+      CpuGroup::Options options{.rank = rank, .size = size, .name = "test", .store = store, .p2p = *p2p};
       if (rank == misread.rank)
         options.store = std::make_shared<MisreadStore>(store, misread.key, misread.value);
       for (int each = 0; each < size; ++each) options.world_ranks.push_back(each * step);

@@ -52,7 +52,7 @@ absl::string_view name_of_state(uint8_t state) {
 
 // All recorders of the process, for view_all().
 struct Recorders {
-  Mutex mutex;
+  ProcessMutex mutex;
   std::set<const FlightRecorder*> alive ABSL_GUARDED_BY(mutex);
 };
 

@@ -18,7 +18,7 @@ constexpr std::size_t kMostGroups = 64;
 
 // The members of groups in this process.
 struct Members {
-  Mutex mutex;
+  ProcessMutex mutex;
   std::set<GroupMetrics*> alive ABSL_GUARDED_BY(mutex);
 };
 Members& members() {

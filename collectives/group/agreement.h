@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/log/progress.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::collectives {
 

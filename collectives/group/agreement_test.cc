@@ -16,7 +16,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/testing/recorded_progress.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/memory/forwarding_store.h"
+#include "gradwire/store/interface/forwarding_store.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "gradwire/collectives/checks/argument_checks.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 
 namespace gradwire::collectives {
 

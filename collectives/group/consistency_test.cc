@@ -1,5 +1,3 @@
-#include "gradwire/collectives/group/consistency.h"
-
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -7,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "gradwire/base/error.h"
-#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/group/operation_runner.h"
+#include "gradwire/collectives/operations/operations.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/collectives/group/rank_names.h"
 
 namespace gradwire::collectives {

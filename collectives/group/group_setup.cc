@@ -15,14 +15,14 @@
 #include "absl/strings/str_split.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/name.h"
 #include "gradwire/collectives/group/agreement.h"
 #include "gradwire/collectives/group/backend_choice.h"
 #include "gradwire/collectives/group/non_member_group.h"
 #include "gradwire/collectives/group/process_group_impl.h"
 #include "gradwire/collectives/group/rank_names.h"
-#include "gradwire/store/init_method.h"
+#include "gradwire/store/init/init_method.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives {

@@ -15,15 +15,24 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/flight/operation.h"
 #include "gradwire/collectives/group/group_identity.h"
-#include "gradwire/collectives/group/operations.h"
 #include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/operations/operations.h"
 #include "gradwire/collectives/queue/async_queue.h"
 #include "gradwire/collectives/queue/ticket_lock.h"
 #include "gradwire/collectives/streams/stream_point.h"
 #include "gradwire/collectives/work.h"
 
 namespace gradwire::collectives {
+
+// Describes the parts of a call that must be equal on all ranks, for example "all_reduce Float[4, 4] sum".
+std::string describe(const OperationRecord& record);
+
+// Compares the ranks' next calls, by an all_gather of small tensors on `device`. Errors: InvalidArgument, on
+// all ranks, if the calls differ; the message names the rank that differs from rank 0, and both calls.
+absl::Status check_consistency(RunContext& run, const OperationRecord& record, uint64_t sequence,
+                               c10::Device device);
 
 // Runs the collectives of a group's member, one at a time, in the order of the calls. The caller of a
 // synchronous operation runs it itself. An asynchronous operation runs on the runner's thread; an
@@ -55,8 +64,11 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   std::shared_ptr<Work> perform(Mode mode, const OperationRecord& record, c10::Device device, Run run);
 
   const std::shared_ptr<GroupIdentity>& identity() const { return identity_; }
-  // The backend, for point-to-point operations, which do not wait for a turn; nullptr after close().
+  // The backend, for point-to-point operations, which do not wait for a turn; nullptr after close() and in a
+  // forked child.
   std::shared_ptr<GroupBackend> backend() const;
+  // FailedPrecondition in a forked child of the process of this runner.
+  absl::Status check_process() const;
   // The devices whose tensors the backend cannot use.
   const StagedDevices& staged() const { return options_.staged; }
   // The context of an operation that begins at `now`.
@@ -65,7 +77,7 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   }
   // As GroupBackend::check_peer, for the device of the tensor; FailedPrecondition after close().
   absl::Status check_peer(const at::Tensor& tensor, int peer) const;
-  // The error of operations that are called after close().
+  // The error of operations that are called after close(), or in a forked child.
   absl::Status closed_error() const;
   // Aborted with the reason of abort(); OK if abort() was not called.
   absl::Status interruption() const;
@@ -91,6 +103,7 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
 
   const std::shared_ptr<GroupIdentity> identity_;
   const Options options_;
+  const ProcessMark mark_;
 
   TicketLock ticket_lock_;
   // Read and written only by the operation whose turn it is.
@@ -131,6 +144,7 @@ absl::Status OperationRunner::run_in_turn(const OperationRecord& record, uint64_
 template <class Run>
 std::shared_ptr<Work> OperationRunner::perform(Mode mode, const OperationRecord& record, c10::Device device,
                                                Run run) {
+  throw_if_error(check_process());
   // A backend enqueues an operation on a device behind the caller's current stream, so the caller itself must
   // run it.
   if (mode == Mode::kLater && (device.is_cpu() || options_.staged.contains(device.type())))
@@ -138,13 +152,16 @@ std::shared_ptr<Work> OperationRunner::perform(Mode mode, const OperationRecord&
   // If this is a thread of a pool, the pool starts another thread while this one may block.
   const BlockingScope blocking;
   throw_if_error(blocking.status());
-  const uint64_t ticket = ticket_lock_.take();
   CoarseTime now = coarse_now();
-  const uint64_t entry = identity_->recorder.begin(record, ticket, FlightRecorder::State::kRunning, now);
-  if (ticket_lock_.wait(ticket)) now = coarse_now();
   std::unique_ptr<Enqueued> enqueued;
-  absl::Status status = run_in_turn(record, ticket, entry, device, run, now, enqueued);
-  ticket_lock_.leave(ticket);
+  absl::Status status;
+  {
+    TicketTurn turn(ticket_lock_);
+    const uint64_t entry =
+        identity_->recorder.begin(record, turn.ticket(), FlightRecorder::State::kRunning, now);
+    if (turn.wait()) now = coarse_now();
+    status = run_in_turn(record, turn.ticket(), entry, device, run, now, enqueued);
+  }
   if (mode == Mode::kNow) {
     throw_if_error(status);
     if (enqueued != nullptr) enqueued->order_current_stream();
@@ -166,7 +183,8 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
   auto task = [self = shared_from_this(), record, device, promise = std::move(promise), copied,
                called = StreamPoint::of_current(device),
                run = std::optional<Run>(std::move(run))](uint64_t ticket, uint64_t entry) mutable {
-    self->ticket_lock_.wait(ticket);
+    std::optional<TicketTurn> turn(std::in_place, self->ticket_lock_, ticket);
+    turn->wait();
     const CoarseTime now = coarse_now();
     self->identity_->recorder.set_state(entry, FlightRecorder::State::kRunning, now);
     std::unique_ptr<Enqueued> enqueued;
@@ -178,7 +196,7 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
       return result;
     };
     absl::Status status = self->run_in_turn(record, ticket, entry, device, behind_caller, now, enqueued);
-    self->ticket_lock_.leave(ticket);
+    turn.reset();
     // Release the caller's tensors before the promise reports the end of the operation.
     run.reset();
     promise.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status)));
@@ -186,7 +204,8 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
   const auto record_queued = [&](uint64_t ticket) {
     return identity_->recorder.begin(record, ticket, FlightRecorder::State::kQueued, coarse_now());
   };
-  if (!async_.push(ticket_lock_, std::move(task), record_queued)) throw Error(closed_error());
+  const absl::Status queued = async_.push(ticket_lock_, std::move(task), record_queued);
+  throw_if_error(absl::IsFailedPrecondition(queued) ? closed_error() : queued);
   return work;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/collectives/group/group_setup.h"
 
 namespace gradwire::collectives {
@@ -49,6 +50,11 @@ ProcessGroupImpl::ProcessGroupImpl(GroupParts parts)
                                    .staged = staged_in(parts.checks.served),
                                    .check_consistency = options_.check_consistency},
           std::move(parts.backend))) {}
+
+// In a forked child the threads, the connections and the shared memory are those of the parent.
+ProcessGroupImpl::~ProcessGroupImpl() {
+  if (!runner_->check_process().ok()) leak_after_fork(runner_, identity_);
+}
 
 void ProcessGroupImpl::refuse(Operation operation, const absl::Status& status) const {
   throw Error(with_context(status, absl::StrCat(name_of(operation), " of group \"", name(), "\" (rank ",
@@ -97,6 +103,7 @@ std::vector<std::shared_ptr<ProcessGroup>> ProcessGroupImpl::new_groups(std::vec
 }
 
 void ProcessGroupImpl::destroy() {
+  throw_if_error(runner_->check_process());
   if (runner_->on_thread()) {
     throw Error(absl::FailedPreconditionError(
         absl::StrCat("cannot destroy group \"", name(), "\" in a callback of one of its own operations")));

@@ -36,6 +36,8 @@ struct GroupParts {
 class ProcessGroupImpl final : public ProcessGroup {
  public:
   explicit ProcessGroupImpl(GroupParts parts);
+  // Leaves the group, if this is the process that joined it.
+  ~ProcessGroupImpl() override;
 
   int rank() const override { return identity_->rank; }
   int size() const override { return checks_.size(); }
@@ -92,7 +94,10 @@ class ProcessGroupImpl final : public ProcessGroup {
     check(Operation::kReceive, runner_->check_peer(tensor, check_receive(tensor, src, tag)));
   }
 
-  void abort(const std::string& reason) override { runner_->abort(reason); }
+  void abort(const std::string& reason) override {
+    throw_if_error(runner_->check_process());
+    runner_->abort(reason);
+  }
   std::string flight_record() const override { return identity_->recorder.text(); }
   void destroy() override;
 
@@ -129,7 +134,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   int check_send(const at::Tensor& tensor, int dst, int tag) const;
   int check_receive(const at::Tensor& tensor, int src, int tag) const;
 
-  const std::shared_ptr<GroupIdentity> identity_;
+  std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;
   const Backend kind_;
   const ProcessGroupOptions options_;
@@ -139,7 +144,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   const c10::Device barrier_device_;
   const std::shared_ptr<store::Store> store_;
 
-  const std::shared_ptr<OperationRunner> runner_;
+  std::shared_ptr<OperationRunner> runner_;
 
   // Read and written only by the operation whose turn it is.
   MonitoredBarrier monitored_barrier_;

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/collectives/flight/operation.h"
 #include "gradwire/collectives/group/operation_runner.h"
 #include "gradwire/collectives/streams/stream_point.h"

@@ -4,13 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::collectives {
 namespace {
 
 // The world of this process. Never destroyed: a process that exits with a world joins no threads and sends
-// nothing.
+// nothing. A forked child has none.
 struct World {
   Mutex mutex;
   Group group ABSL_GUARDED_BY(mutex);
@@ -19,8 +20,8 @@ struct World {
 };
 
 World& the_world() {
-  static World* instance = new World;
-  return *instance;
+  static constinit PerProcess<World> instance;
+  return instance.get();
 }
 
 }  // namespace

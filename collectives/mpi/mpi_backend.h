@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 
 namespace gradwire::collectives {
 

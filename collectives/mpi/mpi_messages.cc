@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/collectives/mpi/mpi_lists.h"
 #include "gradwire/collectives/mpi/mpi_types.h"
 
@@ -73,6 +74,8 @@ absl::Status MpiMessages::begin(Pending pending) {
                            .bytes = static_cast<int64_t>(pending.tensor.nbytes()),
                            .peer = pending.peer < 0 ? MPI_ANY_SOURCE : pending.peer,
                            .tag = pending.tag};
+  // MPI cannot take a request back, so the thread that ends it is started first.
+  GRADWIRE_RETURN_IF_ERROR(ensure_thread());
   GRADWIRE_RETURN_IF_ERROR(start(member_->runtime(), message, member_->block(), &pending.request));
   if (auto ended = test(pending); ended.has_value()) {
     complete(pending, *std::move(ended));
@@ -121,11 +124,17 @@ void MpiMessages::complete(Pending& pending, absl::StatusOr<int> result) {
   }
 }
 
+// The thread starts with the first message. Many groups never need it.
+absl::Status MpiMessages::ensure_thread() {
+  MutexLock lock(mutex_);
+  if (thread_.joinable() || closing_) return absl::OkStatus();
+  GRADWIRE_ASSIGN_OR_RETURN(thread_, start_thread("mpi-messages", [this] { run(); }));
+  return absl::OkStatus();
+}
+
 void MpiMessages::enqueue(Pending pending) {
   MutexLock lock(mutex_);
   arrived_.push_back(std::move(pending));
-  // The thread starts with the first message that does not end at once. Many groups never need it.
-  if (!thread_.joinable() && !closing_) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/mpi/mpi_member.h"
 
@@ -47,6 +47,8 @@ class MpiMessages {
   std::optional<absl::StatusOr<int>> test(Pending& pending);
   static void complete(Pending& pending, absl::StatusOr<int> result);
   void enqueue(Pending pending);
+  // Starts the thread unless it runs or the group closes.
+  absl::Status ensure_thread();
   void run();
   // Checks one pending message that has not ended; returns whether it has failed. `check_store`: also checks
   // whether its peer has left.

@@ -69,7 +69,7 @@ absl::Status MpiRuntime::start() {
 // The program may have called MPI_Finalize itself. After give_up_finalising() a request may never end, and
 // MPI_Finalize would wait for it.
 void MpiRuntime::at_exit() {
-  if (g_started->finalises_.load() && !g_started->finalised()) MPI_Finalize();
+  if (g_started->mark_.here() && g_started->finalises_.load() && !g_started->finalised()) MPI_Finalize();
 }
 
 bool MpiRuntime::finalised() const {

@@ -59,6 +59,7 @@ class MpiRuntime {
   std::string job_;
   bool one_at_a_time_ = false;
 
+  const ProcessMark mark_;
   std::atomic<bool> finalises_{false};
   Mutex mutex_;
 };

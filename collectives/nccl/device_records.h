@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/process/process_identity.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 // The ranks exchange their devices through the store before NCCL starts. If two ranks used one GPU, NCCL
 // would wait indefinitely, or fail with a message that names no rank.

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/collectives/nccl/nccl_group.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives::nccl {
@@ -18,7 +20,9 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context
                      "; the backend has no options, and NCCL reads its own from the environment (NCCL_...)"));
   }
   auto watchdog = std::static_pointer_cast<Watchdog>(context.world_state);
-  if (watchdog == nullptr) watchdog = std::make_shared<Watchdog>();
+  if (watchdog == nullptr) {
+    GRADWIRE_ASSIGN_OR_RETURN(watchdog, make_with_threads<Watchdog>());
+  }
   // The group's cpu backend may use the same store, so use a prefix.
   BackendContext own = context;
   own.store = std::make_shared<store::PrefixStore>("nccl", context.store);

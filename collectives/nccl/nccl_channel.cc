@@ -6,13 +6,16 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/collectives/nccl/nccl_connect.h"
 #include "gradwire/collectives/nccl/nccl_status.h"
 
 namespace gradwire::collectives::nccl {
 
 // thread_ is the last member, so all others exist when the thread starts.
-NcclChannel::NcclChannel(Options options) : options_(std::move(options)), thread_([this] { run(); }) {}
+NcclChannel::NcclChannel(Options options)
+    : options_(std::move(options)),
+      thread_(value_or_throw(start_thread("nccl-channel", [this] { run(); }))) {}
 
 void NcclChannel::post(Message message) {
   {

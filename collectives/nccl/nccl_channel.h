@@ -8,12 +8,12 @@
 #include <string>
 #include <thread>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/nccl/device_work.h"
 #include "gradwire/collectives/nccl/group_watch.h"
 #include "gradwire/collectives/nccl/nccl_comms.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::collectives::nccl {
 

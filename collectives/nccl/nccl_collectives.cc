@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/collectives/group/operations.h"
 #include "gradwire/collectives/nccl/nccl_types.h"
+#include "gradwire/collectives/operations/operations.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/group_backend.h"
 #include "gradwire/collectives/nccl/device_work.h"
 #include "gradwire/collectives/nccl/group_watch.h"
 #include "gradwire/collectives/nccl/nccl_comms.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 
 namespace gradwire::collectives::nccl {
 

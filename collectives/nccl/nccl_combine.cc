@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "gradwire/collectives/checks/reduction_meaning.h"
-#include "gradwire/collectives/group/operations.h"
 #include "gradwire/collectives/nccl/nccl_collectives.h"
+#include "gradwire/collectives/operations/operations.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -6,13 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/group_backend.h"
 #include "gradwire/collectives/nccl/group_watch.h"
 #include "gradwire/collectives/nccl/nccl_collectives.h"
 #include "gradwire/collectives/nccl/nccl_messages.h"
 #include "gradwire/collectives/nccl/nccl_types.h"
 #include "gradwire/collectives/nccl/watchdog.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 
 namespace gradwire::collectives::nccl {
 

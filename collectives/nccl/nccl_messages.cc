@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/collectives/nccl/nccl_status.h"
 #include "gradwire/collectives/nccl/nccl_types.h"
 
@@ -53,14 +54,14 @@ absl::StatusOr<NcclMessages::Channel> NcclMessages::channel(int peer, bool sends
         "this rank already has ",
         kMostChannels, "; use fewer tags"));
   }
-  auto made =
-      std::make_shared<NcclChannel>(NcclChannel::Options{.store = context_.store,
-                                                         .key = absl::StrCat("p2p/", from, "/", to, "/", tag),
-                                                         .sends = sends,
-                                                         .rank = context_.rank,
-                                                         .peer = peer,
-                                                         .device = device,
-                                                         .watch = watch_});
+  GRADWIRE_ASSIGN_OR_RETURN(Channel made, make_with_threads<NcclChannel>(NcclChannel::Options{
+                                              .store = context_.store,
+                                              .key = absl::StrCat("p2p/", from, "/", to, "/", tag),
+                                              .sends = sends,
+                                              .rank = context_.rank,
+                                              .peer = peer,
+                                              .device = device,
+                                              .watch = watch_}));
   channels_[{peer, sends, tag}] = made;
   return made;
 }

@@ -7,11 +7,11 @@
 #include <tuple>
 #include <vector>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/nccl/group_watch.h"
 #include "gradwire/collectives/nccl/nccl_channel.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 
 namespace gradwire::collectives::nccl {
 

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/start_thread.h"
+
 namespace gradwire::collectives::nccl {
 
-Watchdog::Watchdog(Clock& clock) : clock_(clock), thread_([this] { run(); }) {}
+Watchdog::Watchdog(Clock& clock)
+    : clock_(clock), thread_(value_or_throw(start_thread("nccl-watch", [this] { run(); }))) {}
 
 Watchdog::~Watchdog() {
   {

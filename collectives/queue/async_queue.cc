@@ -2,12 +2,21 @@
 
 #include <utility>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/process/start_thread.h"
+
 namespace gradwire::collectives {
 
 // A task may hold the last reference to the owner of this queue. Then the destructor runs on the queue's own
 // thread, which cannot join itself. The thread uses only the State, which it keeps alive, and ends after the
 // last task.
 AsyncQueue::~AsyncQueue() {
+  if (!state_->mark.here()) {
+    leak_after_fork(thread_);
+    return;
+  }
   close();
   if (!on_thread()) {
     join();
@@ -17,23 +26,34 @@ AsyncQueue::~AsyncQueue() {
   thread_.detach();
 }
 
-bool AsyncQueue::push(TicketLock& ticket_lock, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note) {
+absl::Status AsyncQueue::push(TicketLock& ticket_lock, Task task,
+                              absl::FunctionRef<uint64_t(uint64_t ticket)> note) {
+  GRADWIRE_RETURN_IF_ERROR(state_->mark.check("a process group"));
   // Held until the thread has been started, so that only one thread is started.
   MutexLock starting(thread_mutex_);
-  {
-    MutexLock lock(state_->mutex);
-    if (state_->closed) return false;
-    // The ticket is taken and the task is queued in one step, under one lock. So the tasks are in the order
-    // of their tickets. A later ticket in front of an earlier one would block the thread for good.
-    const uint64_t ticket = ticket_lock.take();
-    state_->tasks.push_back({ticket, note(ticket), std::move(task)});
-    state_->changed.notify_one();
+  // Whatever may fail comes before the ticket is taken: the group would wait for a ticket that nobody leaves.
+  if (!thread_.joinable() && !closed()) {
+    GRADWIRE_ASSIGN_OR_RETURN(thread_, start_thread("async-queue", [state = state_] { run(state); }));
   }
-  if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(state); });
-  return true;
+  MutexLock lock(state_->mutex);
+  if (state_->closed) return absl::FailedPreconditionError("the queue is closed");
+  Entry& added = state_->tasks.emplace_back();
+  // The ticket is taken and the task is queued in one step, under one lock. So the tasks are in the order of
+  // their tickets. A later ticket in front of an earlier one would block the thread for good.
+  added.ticket = ticket_lock.take();
+  added.note = note(added.ticket);
+  added.task = std::move(task);
+  state_->changed.notify_one();
+  return absl::OkStatus();
+}
+
+bool AsyncQueue::closed() const {
+  MutexLock lock(state_->mutex);
+  return state_->closed;
 }
 
 void AsyncQueue::close() {
+  if (!state_->mark.here()) return;
   MutexLock lock(state_->mutex);
   state_->closed = true;
   state_->changed.notify_one();
@@ -60,7 +80,8 @@ void AsyncQueue::run(const std::shared_ptr<State>& state) {
       next = std::move(state->tasks.front());
       state->tasks.pop_front();
     }
-    next.task(next.ticket, next.note);
+    run_contained("an operation of a process group", [&] { next.task(next.ticket, next.note); });
+    if (!state->mark.here()) end_forked_child("the thread of a process group");
     // `next` ends here: the task and the objects that it holds are destroyed before the next wait.
   }
 }

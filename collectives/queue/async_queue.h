@@ -8,6 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/queue/ticket_lock.h"
 
@@ -22,12 +23,14 @@ class AsyncQueue {
   using Task = absl::AnyInvocable<void(uint64_t ticket, uint64_t note)>;
 
   AsyncQueue() : state_(std::make_shared<State>()) {}
-  // Calls close() and join(). On the queue's own thread it does not join: that thread ends after its tasks.
+  // Calls close() and join(); does nothing in a forked child. On the queue's own thread it does not join:
+  // that thread ends after its tasks.
   ~AsyncQueue();
 
-  // Adds a task. Calls `note` with the ticket before the task can run. Returns false after close(): the task
-  // was not added.
-  bool push(TicketLock& ticket_lock, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);
+  // Adds a task. Calls `note`, which must not throw, with the ticket before the task can run. After an error
+  // the task was not added, and no ticket was taken: FailedPrecondition after close() and in a forked child,
+  // ResourceExhausted if the system has no threads left.
+  absl::Status push(TicketLock& ticket_lock, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);
   // Accepts no more tasks; the tasks in the queue still run. Returns at once.
   void close();
   // Waits until the thread has ended. Must not be called on that thread. REQUIRES: close() was called.
@@ -42,12 +45,14 @@ class AsyncQueue {
     Task task;
   };
   struct State {
+    const ProcessMark mark;
     Mutex mutex;
     CondVar changed;
     std::deque<Entry> tasks ABSL_GUARDED_BY(mutex);
     bool closed ABSL_GUARDED_BY(mutex) = false;
     std::atomic<std::thread::id> id{};
   };
+  bool closed() const;
   static void run(const std::shared_ptr<State>& state);
 
   const std::shared_ptr<State> state_;

@@ -62,4 +62,27 @@ class TicketLock {
   CondVar served_;
 };
 
+// Leaves the lock at the end of the scope, also by an exception: the holders of later tickets wait for it.
+// Waits for the turn before, if wait() was not called.
+class TicketTurn {
+ public:
+  // Takes the next ticket.
+  explicit TicketTurn(TicketLock& lock) : TicketTurn(lock, lock.take()) {}
+  TicketTurn(TicketLock& lock, uint64_t ticket) : lock_(lock), ticket_(ticket) {}
+  ~TicketTurn() {
+    lock_.wait(ticket_);
+    lock_.leave(ticket_);
+  }
+  TicketTurn(const TicketTurn&) = delete;
+  TicketTurn& operator=(const TicketTurn&) = delete;
+
+  uint64_t ticket() const { return ticket_; }
+  // As TicketLock::wait().
+  bool wait() { return lock_.wait(ticket_); }
+
+ private:
+  TicketLock& lock_;
+  const uint64_t ticket_;
+};
+
 }  // namespace gradwire::collectives

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gradwire/base/process/shortage.h"
+#include "gradwire/base/testing/failing_threads.h"
 #include "gradwire/collectives/queue/async_queue.h"
 
 namespace gradwire::collectives {
@@ -49,7 +53,7 @@ TEST(AsyncQueue, RunsTasksInOrderAmongOthersTickets) {
   std::vector<uint64_t> order;  // Guarded by ticket_lock.
   const uint64_t before = ticket_lock.take();
   for (int i = 0; i < 10; ++i) {
-    const bool pushed = queue.push(
+    const absl::Status pushed = queue.push(
         ticket_lock,
         [&](uint64_t ticket, uint64_t note) {
           EXPECT_EQ(note, ticket + 100);
@@ -58,7 +62,7 @@ TEST(AsyncQueue, RunsTasksInOrderAmongOthersTickets) {
           ticket_lock.leave(ticket);
         },
         [](uint64_t ticket) { return ticket + 100; });
-    EXPECT_TRUE(pushed);
+    EXPECT_TRUE(pushed.ok()) << pushed;
   }
   const uint64_t after = ticket_lock.take();
   ticket_lock.wait(before);
@@ -69,9 +73,36 @@ TEST(AsyncQueue, RunsTasksInOrderAmongOthersTickets) {
   ticket_lock.leave(after);
   queue.close();
   queue.join();
-  EXPECT_FALSE(queue.push(
-      ticket_lock, [](uint64_t, uint64_t) {}, [](uint64_t) { return uint64_t{0}; }));
+  const absl::Status refused = queue.push(
+      ticket_lock, [](uint64_t, uint64_t) {}, [](uint64_t) { return uint64_t{0}; });
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i + 1);
+}
+
+TEST(AsyncQueue, PushWithoutAThreadTakesNoTicket) {
+  TicketLock ticket_lock;
+  AsyncQueue queue;
+  const auto push = [&] {
+    return queue.push(
+        ticket_lock,
+        [&](uint64_t ticket, uint64_t) {
+          ticket_lock.wait(ticket);
+          ticket_lock.leave(ticket);
+        },
+        [](uint64_t) { return uint64_t{0}; });
+  };
+  {
+    const FailingThreads none;
+    const absl::Status refused = push();
+    EXPECT_TRUE(is_local_shortage(refused)) << refused;
+    EXPECT_NE(refused.message().find("RLIMIT_NPROC"), std::string::npos) << refused;
+  }
+  const absl::Status pushed = push();
+  EXPECT_TRUE(pushed.ok()) << pushed;
+  const uint64_t after = ticket_lock.take();
+  EXPECT_EQ(after, 1u);
+  ticket_lock.wait(after);
+  ticket_lock.leave(after);
 }
 
 TEST(AsyncQueue, QueueDestroyedByItsOwnTaskEndsLater) {
@@ -84,7 +115,7 @@ TEST(AsyncQueue, QueueDestroyedByItsOwnTaskEndsLater) {
   Mutex mutex;
   CondVar changed;
   bool ended = false;
-  owner->queue.push(
+  const absl::Status pushed = owner->queue.push(
       ticket_lock,
       [&, owner = owner](uint64_t ticket, uint64_t) mutable {
         ticket_lock.wait(ticket);
@@ -96,6 +127,7 @@ TEST(AsyncQueue, QueueDestroyedByItsOwnTaskEndsLater) {
         changed.notify_all();
       },
       [](uint64_t) { return uint64_t{0}; });
+  ASSERT_TRUE(pushed.ok()) << pushed;
   owner.reset();
   MutexLock lock(mutex);
   while (!ended && changed.wait_for(mutex, absl::Seconds(30))) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/operations/operations.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {

@@ -2,12 +2,11 @@
 
 # The dependencies of tests that run the ranks of a group as threads, over the reference backend.
 GROUP_TEST_DEPS = [
-    "//base:error",
-    "//collectives:backend",
-    "//collectives:process_group",
+    "//base:core",
+    "//collectives/group:group_torch",
     "//collectives/testing:group",
     "//collectives/testing:local_backend",
-    "//store:hash_store",
+    "//store:stores",
     "@libtorch",
     "@system//:absl",
 ]

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 
 namespace gradwire::collectives::testing {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "gradwire/base/error.h"
-#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"
 

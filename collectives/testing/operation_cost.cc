@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "gradwire/collectives/collectives.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 #include "gradwire/collectives/testing/idle_backend.h"
 #include "gradwire/store/hash_store.h"
 

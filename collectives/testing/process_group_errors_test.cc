@@ -16,7 +16,7 @@
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/init_method.h"
+#include "gradwire/store/init/init_method.h"
 
 namespace gradwire::collectives {
 namespace {

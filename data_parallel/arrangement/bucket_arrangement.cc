@@ -1,14 +1,44 @@
 #include "gradwire/data_parallel/arrangement/bucket_arrangement.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
-#include "gradwire/data_parallel/arrangement/agreed_order.h"
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/group/rank_names.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/buckets/bucket_plan.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
+
+// The order of the group's first rank. `mine`: this rank's order of the same parameters, a permutation of 0,
+// ..., n - 1. `device`: where the message is. All ranks must call it. Throws the group's errors, and Internal
+// if the order is not a permutation.
+std::vector<std::size_t> agree_on_order(collectives::ProcessGroup& group,
+                                        const std::vector<std::size_t>& mine, at::Device device) {
+  at::Tensor order = at::empty({static_cast<int64_t>(mine.size())}, at::kLong);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    order.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(mine[i]);
+  }
+  order = order.to(device);
+  group.broadcast(order, group.ranks()[0]);
+  order = order.cpu();
+  const int64_t* data = order.const_data_ptr<int64_t>();
+  const std::vector<int64_t> agreed(data, data + order.numel());
+  // It comes from another process.
+  if (!is_permutation_of_all(agreed, mine.size())) {
+    throw Error(
+        absl::InternalError(absl::StrCat("malformed order of the parameters from ",
+                                         collectives::name_rank(0, group.ranks()), ": not a permutation")));
+  }
+  return std::vector<std::size_t>(agreed.begin(), agreed.end());
+}
 
 // Caps that the trials compare with the default. Small buckets start earlier, and large ones have fewer
 // messages.
@@ -16,8 +46,8 @@ constexpr uint64_t kCandidates[] = {uint64_t{100} << 20, uint64_t{8} << 20, uint
 
 }  // namespace
 
-BucketArrangement::BucketArrangement(std::shared_ptr<ProcessGroup> group, const BucketCaps& caps, bool tunes,
-                                     const Clock& clock)
+BucketArrangement::BucketArrangement(std::shared_ptr<collectives::ProcessGroup> group, const BucketCaps& caps,
+                                     bool tunes, const Clock& clock)
     : group_(std::move(group)), caps_(caps), clock_(clock), tunes_(tunes && group_->size() > 1) {}
 
 void BucketArrangement::pass_ended(const std::vector<std::size_t>& order) {
@@ -74,7 +104,7 @@ void BucketArrangement::end_trials(GradientBuckets& buckets) {
   std::vector<double> seconds = tuner_->fastest();
   const at::Tensor slowest = at::empty({static_cast<int64_t>(seconds.size())}, at::kDouble);
   std::copy(seconds.begin(), seconds.end(), slowest.mutable_data_ptr<double>());
-  group_->all_reduce(slowest, ReduceOp::kMax);
+  group_->all_reduce(slowest, collectives::ReduceOp::kMax);
   const double* data = slowest.const_data_ptr<double>();
   seconds.assign(data, data + seconds.size());
   const uint64_t last = tuner_->cap();
@@ -83,4 +113,4 @@ void BucketArrangement::end_trials(GradientBuckets& buckets) {
   tuner_.reset();
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -10,9 +10,9 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/arrangement/cap_tuner.h"
-#include "gradwire/data_parallel/gradient_buckets.h"
+#include "gradwire/data_parallel/buckets/gradient_buckets.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Decides between passes which parameters share a bucket. All ranks must have the same buckets, so each
 // decision is a collective, at a point that follows from the number of passes alone.
@@ -26,7 +26,7 @@ namespace gradwire::collectives {
 class BucketArrangement {
  public:
   // `tunes`: whether it tries caps, instead of caps.others. The clock must outlive this object.
-  BucketArrangement(std::shared_ptr<ProcessGroup> group, const BucketCaps& caps, bool tunes,
+  BucketArrangement(std::shared_ptr<collectives::ProcessGroup> group, const BucketCaps& caps, bool tunes,
                     const Clock& clock);
 
   // A pass begins. A rank that contributes only zeros (Join) does not call it; the pass counts nevertheless.
@@ -46,7 +46,7 @@ class BucketArrangement {
   // Exchanges the times and chooses.
   void end_trials(GradientBuckets& buckets);
 
-  const std::shared_ptr<ProcessGroup> group_;
+  const std::shared_ptr<collectives::ProcessGroup> group_;
   const BucketCaps caps_;
   const Clock& clock_;
   // Whether trials may still start.
@@ -59,4 +59,4 @@ class BucketArrangement {
   std::optional<CapTuner> tuner_;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

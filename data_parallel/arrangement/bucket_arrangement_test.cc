@@ -6,10 +6,10 @@
 #include <string>
 
 #include "gradwire/base/manual_clock.h"
-#include "gradwire/data_parallel/reducer.h"
+#include "gradwire/data_parallel/reducer/reducer.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 constexpr int64_t kParameters = 12;
@@ -139,4 +139,4 @@ TEST(BucketArrangement, AHookAndAGivenCapStopTheTrials) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 void CapTuner::add(absl::Duration time) {
   if (passes_ == kPasses) return;
@@ -28,4 +28,4 @@ void CapTuner::choose(const std::vector<double>& seconds) {
   }
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

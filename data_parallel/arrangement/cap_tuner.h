@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Chooses the size of the buckets by trial: some passes run with each candidate, and the candidate with the
 // fastest pass wins. The time of a pass has noise that only makes it longer, so the fastest pass of each
@@ -58,4 +58,4 @@ class CapTuner {
   bool chosen_ = false;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

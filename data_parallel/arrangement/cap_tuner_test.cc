@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // Runs the trials; each pass of candidate i takes milliseconds[i], and the first one a second more.
@@ -64,4 +64,4 @@ TEST(CapTuner, PassesAfterATrialAreNotCounted) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -10,7 +10,7 @@
 #include "gradwire/data_parallel/averaging/post_local_sgd_optimizer.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // A parameter with this value and a gradient.
@@ -109,4 +109,4 @@ TEST(PostLocalSgdOptimizer, ASavedStateKeepsTheStep) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

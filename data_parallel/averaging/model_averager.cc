@@ -11,7 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/subgroups.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 template <class... Parts>
@@ -27,7 +27,7 @@ int64_t checked_warmup(int64_t warmup_steps) {
 }  // namespace
 
 // variable_data() has the same memory but its own version counter, so autograd does not see the change.
-void average_tensors(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+void average_tensors(collectives::ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   const c10::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> by_kind;
   for (const at::Tensor& tensor : tensors) {
@@ -50,7 +50,7 @@ void average_tensors(ProcessGroup& group, const std::vector<at::Tensor>& tensors
 }
 
 void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
-  if (ProcessGroup* const group = group_of(step_); group != nullptr) {
+  if (collectives::ProcessGroup* const group = group_of(step_); group != nullptr) {
     std::vector<at::Tensor> kept;
     for (const at::Tensor& each : parameters) {
       if (each.grad().defined()) kept.push_back(each);
@@ -65,18 +65,18 @@ void ModelAverager::set_step(int64_t step) {
   step_ = step;
 }
 
-PeriodicModelAverager::PeriodicModelAverager(std::shared_ptr<ProcessGroup> group, int64_t period,
+PeriodicModelAverager::PeriodicModelAverager(std::shared_ptr<collectives::ProcessGroup> group, int64_t period,
                                              int64_t warmup_steps)
     : group_(std::move(group)), period_(period), warmup_steps_(checked_warmup(warmup_steps)) {
   if (group_ == nullptr) refuse("PeriodicModelAverager needs a group");
   if (period_ < 1) refuse("the period must be positive, got ", period_);
 }
 
-ProcessGroup* PeriodicModelAverager::group_of(int64_t step) {
+collectives::ProcessGroup* PeriodicModelAverager::group_of(int64_t step) {
   return step >= warmup_steps_ && (step - warmup_steps_) % period_ == 0 ? group_.get() : nullptr;
 }
 
-HierarchicalModelAverager::HierarchicalModelAverager(std::shared_ptr<ProcessGroup> world,
+HierarchicalModelAverager::HierarchicalModelAverager(std::shared_ptr<collectives::ProcessGroup> world,
                                                      const std::map<int64_t, int>& period_group_sizes,
                                                      int64_t warmup_steps)
     : warmup_steps_(checked_warmup(warmup_steps)) {
@@ -96,11 +96,11 @@ HierarchicalModelAverager::HierarchicalModelAverager(std::shared_ptr<ProcessGrou
     refuse("the last group must have all ", world->size(), " ranks, got ", smaller);
   }
   for (const auto& [period, size] : period_group_sizes) {
-    groups_[period] = size == world->size() ? world : new_subgroups(size, world).own;
+    groups_[period] = size == world->size() ? world : collectives::new_subgroups(size, world).own;
   }
 }
 
-ProcessGroup* HierarchicalModelAverager::group_of(int64_t step) {
+collectives::ProcessGroup* HierarchicalModelAverager::group_of(int64_t step) {
   if (step < warmup_steps_) return nullptr;
   for (auto each = groups_.rbegin(); each != groups_.rend(); ++each) {
     if (step % each->first == 0) return each->second.get();
@@ -108,4 +108,4 @@ ProcessGroup* HierarchicalModelAverager::group_of(int64_t step) {
   return nullptr;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -9,7 +9,7 @@
 
 #include "gradwire/collectives/process_group.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Averages the parameters of the replicas in some of the training steps. It follows ModelAverager of
 // torch.distributed.algorithms.model_averaging. All ranks must call average_parameters() in each step. Used
@@ -27,7 +27,7 @@ class ModelAverager {
 
  protected:
   // The group that averages in this step; nullptr: none.
-  virtual ProcessGroup* group_of(int64_t step) = 0;
+  virtual collectives::ProcessGroup* group_of(int64_t step) = 0;
 
  private:
   int64_t step_ = 0;
@@ -38,13 +38,14 @@ class PeriodicModelAverager : public ModelAverager {
  public:
   // The first average is in step `warmup_steps`, counted from 0. Throws Error with InvalidArgument if period
   // is not positive, or warmup_steps is negative, or there is no group.
-  PeriodicModelAverager(std::shared_ptr<ProcessGroup> group, int64_t period, int64_t warmup_steps = 0);
+  PeriodicModelAverager(std::shared_ptr<collectives::ProcessGroup> group, int64_t period,
+                        int64_t warmup_steps = 0);
 
  protected:
-  ProcessGroup* group_of(int64_t step) override;
+  collectives::ProcessGroup* group_of(int64_t step) override;
 
  private:
-  const std::shared_ptr<ProcessGroup> group_;
+  const std::shared_ptr<collectives::ProcessGroup> group_;
   const int64_t period_;
   const int64_t warmup_steps_;
 };
@@ -56,18 +57,26 @@ class HierarchicalModelAverager : public ModelAverager {
   // period must not have a smaller number, and the last group has all ranks of `world`. In a step that
   // several periods divide, the largest group averages. It makes the groups, so every rank of the world must
   // call it. Throws Error with InvalidArgument for numbers that do not fit together.
-  HierarchicalModelAverager(std::shared_ptr<ProcessGroup> world,
+  HierarchicalModelAverager(std::shared_ptr<collectives::ProcessGroup> world,
                             const std::map<int64_t, int>& period_group_sizes, int64_t warmup_steps = 0);
 
  protected:
-  ProcessGroup* group_of(int64_t step) override;
+  collectives::ProcessGroup* group_of(int64_t step) override;
 
  private:
-  std::map<int64_t, std::shared_ptr<ProcessGroup>> groups_;
+  std::map<int64_t, std::shared_ptr<collectives::ProcessGroup>> groups_;
   const int64_t warmup_steps_;
 };
 
 // Replaces each tensor by its average over the group; one message for each dtype. Throws the group's errors.
-void average_tensors(ProcessGroup& group, const std::vector<at::Tensor>& tensors);
+void average_tensors(collectives::ProcessGroup& group, const std::vector<at::Tensor>& tensors);
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::average_tensors;
+using data_parallel::HierarchicalModelAverager;
+using data_parallel::ModelAverager;
+using data_parallel::PeriodicModelAverager;
 }  // namespace gradwire::collectives

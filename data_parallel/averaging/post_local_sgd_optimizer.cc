@@ -6,7 +6,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/data_parallel/hooks/hook_archive.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 PostLocalSgdOptimizer::PostLocalSgdOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
                                              std::unique_ptr<ModelAverager> averager)
@@ -37,4 +37,4 @@ void PostLocalSgdOptimizer::load(torch::serialize::InputArchive& archive) {
   averager_->set_step(step);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

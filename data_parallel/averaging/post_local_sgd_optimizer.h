@@ -7,7 +7,7 @@
 
 #include "gradwire/data_parallel/averaging/model_averager.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // An optimizer that averages the parameters of the replicas after some of its steps. With PostLocalSgdHook
 // (hooks/post_local_sgd_hook.h) it runs post-local SGD; its averager's warmup_steps must equal the hook's
@@ -43,4 +43,9 @@ class PostLocalSgdOptimizer {
   const std::unique_ptr<ModelAverager> averager_;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::PostLocalSgdOptimizer;
 }  // namespace gradwire::collectives

@@ -4,19 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/context/active_context.h"
-#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/data_parallel/gradient_sink.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/data_parallel/reducer/gradient_sink.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/agent_services.h"
 
 namespace gradwire::autograd {
 namespace {
 
-class ContextGradients : public collectives::GradientSink {
+class ContextGradients : public data_parallel::GradientSink {
  public:
   explicit ContextGradients(std::shared_ptr<ContextState> context) : context_(std::move(context)) {}
 
@@ -37,7 +36,7 @@ class ContextGradients : public collectives::GradientSink {
   const std::shared_ptr<ContextState> context_;
 };
 
-std::unique_ptr<collectives::GradientSink> find_context() {
+std::unique_ptr<data_parallel::GradientSink> find_context() {
   const std::shared_ptr<const ActiveContext> active = current_context();
   if (active == nullptr) return nullptr;
   // The context is known by its id only, and several agents of one process may have it. Each has its own
@@ -53,7 +52,7 @@ std::unique_ptr<collectives::GradientSink> find_context() {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  collectives::set_gradient_sink_finder(&find_context);
+  data_parallel::set_gradient_sink_finder(&find_context);
   return true;
 }();
 

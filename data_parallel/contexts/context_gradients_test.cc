@@ -5,12 +5,12 @@
 
 #include "absl/strings/match.h"
 #include "gradwire/autograd/autograd.h"
-#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/pass/context.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/data_parallel/test_modules.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::autograd {
@@ -20,14 +20,15 @@ GRADWIRE_RPC(doubled)
 
 namespace {
 
-using collectives::BranchesImpl;
-using collectives::DistributedDataParallel;
-using collectives::Group;
-using collectives::integers;
-using collectives::kOptions;
-using collectives::Net;
-using collectives::NetImpl;
-using collectives::Ranks;
+using collectives::testing::Group;
+using collectives::testing::Ranks;
+using data_parallel::BranchesImpl;
+using data_parallel::DistributedDataParallel;
+using data_parallel::integers;
+using data_parallel::kOptions;
+using data_parallel::Net;
+using data_parallel::NetImpl;
+using data_parallel::share;
 
 // Runs `body` on each trainer; the trainer's agent is the current agent.
 std::vector<absl::Status> on_trainers(const Ranks& ranks, const rpc::testing::Group& agents,

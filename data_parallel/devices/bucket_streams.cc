@@ -4,14 +4,14 @@
 
 #include "gradwire/device/streams.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 void BucketStreams::reset(const std::vector<at::Tensor>& flat) {
   buckets_.clear();
   for (const at::Tensor& each : flat) {
     Bucket& bucket = buckets_.emplace_back();
     if (each.is_cpu()) continue;
-    bucket.made = StreamPoint::of_current(each.device());
+    bucket.made = collectives::StreamPoint::of_current(each.device());
     bucket.known.push_back(device::current_stream(each.device()));
     device::record_use(each, bucket.known.back());
   }
@@ -43,4 +43,4 @@ void BucketStreams::before_reduction(std::size_t bucket, const at::Tensor& flat)
   buckets_[bucket].writers.clear();
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -8,7 +8,7 @@
 
 #include "gradwire/collectives/streams/stream_point.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Orders the work on accelerators that writes into the buckets and reduces them. The gradients of one bucket
 // may be computed in several streams, but its reduction starts in one of them. For buckets on the CPU all
@@ -27,7 +27,7 @@ class BucketStreams {
 
  private:
   struct Bucket {
-    StreamPoint made;
+    collectives::StreamPoint made;
     // The streams that wait for `made`, and of which the allocator knows that they use the bucket.
     std::vector<c10::Stream> known;
     std::vector<c10::Stream> writers;
@@ -38,4 +38,4 @@ class BucketStreams {
   std::vector<Bucket> buckets_;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -9,7 +9,7 @@
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_expect.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // The destructor checks that nothing is in use on a device.
@@ -87,4 +87,4 @@ TEST_F(BucketStreamsTest, TheMemoryOfABucketIsKeptForItsWriters) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -1,18 +1,36 @@
 #include "gradwire/data_parallel/hooks/bucket_reductions.h"
 
+#include <ATen/ops/clone.h>
 #include <ATen/ops/div.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/data_parallel/hooks/sparse_average.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
+
+HookStep mean_of(collectives::ProcessGroup& group, at::Tensor tensor) {
+  tensor.div_(group.size());
+  return HookStep::locally_after({group.all_reduce_async(tensor)}, [tensor] { return HookStep(tensor); });
+}
+
+HookStep average_sparse(collectives::ProcessGroup& group, const at::Tensor& gradient, int divisor) {
+  const at::Tensor sum = gradient.clone();
+  // The group's own average divides before it rounds the values of half and bfloat16.
+  if (divisor == group.size()) {
+    return HookStep::locally_after({group.all_reduce_async(sum, collectives::ReduceOp::kAvg)},
+                                   [sum] { return HookStep(sum); });
+  }
+  return HookStep::locally_after({group.all_reduce_async(sum)}, [sum, divisor] {
+    sum._values().div_(divisor);
+    return HookStep(sum);
+  });
+}
 
 HookStep BucketReductions::average(const at::Tensor& flat) {
   if (divisor_ == group_->size()) {
-    return HookStep::locally_after({group_->all_reduce_async(flat, ReduceOp::kAvg)},
+    return HookStep::locally_after({group_->all_reduce_async(flat, collectives::ReduceOp::kAvg)},
                                    [flat] { return HookStep(flat); });
   }
   return HookStep::locally_after({group_->all_reduce_async(flat)}, [flat, divisor = divisor_] {
@@ -69,7 +87,7 @@ void BucketReductions::advance_locally() {
 // depend on that, so the local steps before and after each step are part of its round.
 void BucketReductions::finish() {
   try {
-    for (const std::shared_ptr<Work>& work : others_) work->wait();
+    for (const std::shared_ptr<collectives::Work>& work : others_) work->wait();
     bool running = true;
     while (running) {
       running = false;
@@ -91,4 +109,4 @@ void BucketReductions::finish() {
   others_.clear();
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

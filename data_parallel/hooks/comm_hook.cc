@@ -2,17 +2,17 @@
 
 #include <algorithm>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 HookStep::HookStep(Future<at::Tensor> future) : future_(std::move(future)), local_(true) {
   next_ = [this_future = future_] { return HookStep(this_future.wait()); };
 }
 
-HookStep HookStep::after(std::vector<std::shared_ptr<Work>> works, Next next) {
+HookStep HookStep::after(std::vector<std::shared_ptr<collectives::Work>> works, Next next) {
   return HookStep(std::move(works), std::move(next), /*local=*/false);
 }
 
-HookStep HookStep::locally_after(std::vector<std::shared_ptr<Work>> works, Next next) {
+HookStep HookStep::locally_after(std::vector<std::shared_ptr<collectives::Work>> works, Next next) {
   return HookStep(std::move(works), std::move(next), /*local=*/true);
 }
 
@@ -47,11 +47,11 @@ bool HookStep::can_advance_locally() const {
 }
 
 HookStep HookStep::advance() && {
-  for (const std::shared_ptr<Work>& work : works_) work->wait();
+  for (const std::shared_ptr<collectives::Work>& work : works_) work->wait();
   return next_();
 }
 
 void CommHook::save(torch::serialize::OutputArchive&) const {}
 void CommHook::load(torch::serialize::InputArchive&) {}
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/collectives/work.h"
 #include "gradwire/data_parallel/hooks/grad_bucket.h"
 
@@ -17,7 +17,7 @@ class InputArchive;
 class OutputArchive;
 }  // namespace torch::serialize
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // One step of a hook's reduction of a bucket: the result, or operations under way with a function that
 // continues after them. The replica drives the steps of all buckets: it waits for the operations of a step,
@@ -39,9 +39,9 @@ class HookStep {
   // The reduction ends with the future's value, as above.
   HookStep(Future<at::Tensor> future);
   // Calls `next` after these operations. It may start collectives.
-  static HookStep after(std::vector<std::shared_ptr<Work>> works, Next next);
+  static HookStep after(std::vector<std::shared_ptr<collectives::Work>> works, Next next);
   // Calls `next` after these operations. It must not start a collective.
-  static HookStep locally_after(std::vector<std::shared_ptr<Work>> works, Next next);
+  static HookStep locally_after(std::vector<std::shared_ptr<collectives::Work>> works, Next next);
 
   // The same reduction, whose result `change` replaces. `change` must not start a collective.
   HookStep then(absl::AnyInvocable<at::Tensor(at::Tensor)> change) &&;
@@ -62,12 +62,12 @@ class HookStep {
   HookStep advance() &&;
 
  private:
-  HookStep(std::vector<std::shared_ptr<Work>> works, Next next, bool local)
+  HookStep(std::vector<std::shared_ptr<collectives::Work>> works, Next next, bool local)
       : works_(std::move(works)), next_(std::move(next)), local_(local) {}
 
   at::Tensor result_;
   Future<at::Tensor> future_;
-  std::vector<std::shared_ptr<Work>> works_;
+  std::vector<std::shared_ptr<collectives::Work>> works_;
   Next next_;
   bool local_ = false;
 };
@@ -113,4 +113,11 @@ std::shared_ptr<CommHook> make_comm_hook(F function) {
   return std::make_shared<FunctionHook>(std::move(function));
 }
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::CommHook;
+using data_parallel::HookStep;
+using data_parallel::make_comm_hook;
 }  // namespace gradwire::collectives

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
                        Restore restore)
@@ -62,4 +62,4 @@ at::Tensor GradBucket::complete(const at::Tensor& result,
   return first_;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The gradients that a communication hook reduces in one step. It follows torch.distributed.GradBucket. The
 // buckets of a pass are numbered in the order in which their reductions start, which is the same on every
@@ -55,4 +55,9 @@ class GradBucket {
   const Restore restore_;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::GradBucket;
 }  // namespace gradwire::collectives

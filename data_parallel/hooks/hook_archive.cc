@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 void write_number(torch::serialize::OutputArchive& archive, const std::string& key, int64_t number) {
   write_tensor(archive, key, at::full({}, number, at::kLong));
@@ -42,4 +42,4 @@ at::Tensor read_tensor(torch::serialize::InputArchive& archive, const std::strin
   return tensor;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

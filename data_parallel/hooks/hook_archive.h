@@ -11,7 +11,7 @@ class InputArchive;
 class OutputArchive;
 }  // namespace torch::serialize
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Reads and writes the states of hooks. An archive comes from a file, so numbers are checked when they are
 // read.
@@ -26,4 +26,4 @@ void write_tensor(torch::serialize::OutputArchive& archive, const std::string& k
 // Throws Error with InvalidArgument if the archive does not have the key.
 at::Tensor read_tensor(torch::serialize::InputArchive& archive, const std::string& key);
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

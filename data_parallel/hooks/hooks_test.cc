@@ -15,7 +15,7 @@
 #include "gradwire/data_parallel/hooks/stock_hooks.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // Each parameter has its own bucket.
@@ -415,4 +415,4 @@ TEST(OptimizerInBackward, StepsOnlyTheGivenParameters) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -11,7 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/data_parallel/hooks/hook_archive.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 OptimizerInBackward::OptimizerInBackward(std::shared_ptr<CommHook> hook, Factory factory,
                                          std::vector<at::Tensor> only)
@@ -68,4 +68,4 @@ void OptimizerInBackward::load(torch::serialize::InputArchive& archive) {
   hook_->load(archive);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -10,7 +10,7 @@
 
 #include "gradwire/data_parallel/hooks/comm_hook.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Steps the optimizer of each parameter as soon as its gradient is reduced, while the backward pass still
 // runs, and then frees the gradient: `.grad` is undefined after backward(). It wraps the hook that reduces
@@ -55,4 +55,9 @@ class OptimizerInBackward : public CommHook {
   std::map<const void*, std::size_t> index_of_;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::OptimizerInBackward;
 }  // namespace gradwire::collectives

@@ -6,7 +6,7 @@
 
 #include <tuple>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
@@ -35,4 +35,4 @@ void orthogonalize(at::Tensor matrices, double epsilon) {
   }
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

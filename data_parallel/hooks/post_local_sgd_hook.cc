@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/data_parallel/hooks/bucket_reductions.h"
 #include "gradwire/data_parallel/hooks/hook_archive.h"
-#include "gradwire/data_parallel/hooks/mean.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 PostLocalSgdHook::PostLocalSgdHook(PostLocalSgdOptions options) : options_(std::move(options)) {
   if (options_.group == nullptr) {
@@ -36,4 +36,4 @@ void PostLocalSgdHook::load(torch::serialize::InputArchive& archive) {
   iteration_ = read_number(archive, "post_local_sgd.iteration", 0, options_.start_local_sgd_iter);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

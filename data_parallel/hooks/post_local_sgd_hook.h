@@ -6,15 +6,15 @@
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/hooks/comm_hook.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Options of PostLocalSgdHook.
 struct PostLocalSgdOptions {
   // The gradients are averaged over this group in the first passes.
-  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<collectives::ProcessGroup> group;
   // The group of the later passes, for example the ranks of one host. nullptr: the gradients of the later
   // passes stay on their rank.
-  std::shared_ptr<ProcessGroup> subgroup;
+  std::shared_ptr<collectives::ProcessGroup> subgroup;
   // Number of passes that average over `group`.
   int64_t start_local_sgd_iter = 0;
 };
@@ -38,4 +38,10 @@ class PostLocalSgdHook : public CommHook {
   int64_t iteration_ = 0;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::PostLocalSgdHook;
+using data_parallel::PostLocalSgdOptions;
 }  // namespace gradwire::collectives

@@ -14,11 +14,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/data_parallel/hooks/bucket_reductions.h"
 #include "gradwire/data_parallel/hooks/hook_archive.h"
-#include "gradwire/data_parallel/hooks/mean.h"
 #include "gradwire/data_parallel/hooks/orthogonalize.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 struct PowerSgdHook::Compression {
   std::size_t index = 0;
@@ -150,7 +150,7 @@ void PowerSgdHook::make_factors(Compression& compression, Memory& memory) {
 // 3. Make the columns of P orthonormal. Q = M^T P. Average the Q.
 // 4. M = P Q^T. The difference is the error for the next pass.
 HookStep PowerSgdHook::run(GradBucket& bucket) {
-  ProcessGroup& group = *options_.group;
+  collectives::ProcessGroup& group = *options_.group;
   if (iteration_ < options_.start_power_sgd_iter) {
     if (bucket.is_last()) ++iteration_;
     return mean_of(group, bucket.buffer());
@@ -181,7 +181,7 @@ HookStep PowerSgdHook::run(GradBucket& bucket) {
   if (bucket.is_last()) ++iteration_;
 
   for (Batch& batch : compression->batches) at::bmm_out(batch.p, batch.matrices, batch.q);
-  std::vector<std::shared_ptr<Work>> works;
+  std::vector<std::shared_ptr<collectives::Work>> works;
   if (!compression->uncompressed.empty()) {
     compression->uncompressed_flat = at::cat(compression->uncompressed);
     works.push_back(group.all_reduce_async(compression->uncompressed_flat));
@@ -273,4 +273,4 @@ void PowerSgdHook::load(torch::serialize::InputArchive& archive) {
   seeds_drawn_ = drawn;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -11,12 +11,12 @@
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/hooks/comm_hook.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Options of PowerSgdHook; they have the meaning of the arguments of torch's PowerSGDState.
 struct PowerSgdOptions {
   // The ranks that average.
-  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<collectives::ProcessGroup> group;
   // The rank of the approximation. A larger one is more exact, and needs more communication.
   int64_t matrix_approximation_rank = 1;
   // The first passes, up to this number, average without compression. At least 2 with use_error_feedback or
@@ -97,4 +97,10 @@ class PowerSgdHook : public CommHook {
   int64_t elements_after_ = 0;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::PowerSgdHook;
+using data_parallel::PowerSgdOptions;
 }  // namespace gradwire::collectives

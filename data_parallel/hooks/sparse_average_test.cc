@@ -1,12 +1,11 @@
-#include "gradwire/data_parallel/hooks/sparse_average.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "gradwire/data_parallel/hooks/bucket_reductions.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 at::Tensor run(HookStep step) {
@@ -70,4 +69,4 @@ TEST(SparseAverage, RankWithAnotherShapeIsNamed) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
-std::shared_ptr<ProcessGroup> common_group(const std::vector<Joinable*>& objects) {
+std::shared_ptr<collectives::ProcessGroup> common_group(const std::vector<Joinable*>& objects) {
   if (objects.empty()) throw Error(absl::InvalidArgumentError("Join needs at least one object"));
   for (const Joinable* each : objects) {
     if (each->join_group() == objects[0]->join_group()) continue;
@@ -48,7 +48,7 @@ void Join::leave() {
   if (!std::exchange(finished_, true)) objects_[0]->set_join_notifier(nullptr);
 }
 
-at::Tensor Join::reduced(const at::Tensor& mine, ReduceOp op) const {
+at::Tensor Join::reduced(const at::Tensor& mine, collectives::ReduceOp op) const {
   const at::Tensor tensor = mine.to(objects_[0]->join_device());
   group_->all_reduce(tensor, op);
   return tensor.cpu();
@@ -59,7 +59,7 @@ at::Tensor Join::reduced(const at::Tensor& mine, ReduceOp op) const {
 JoinStatus Join::exchange(bool active, bool synchronizes) {
   at::Tensor states = at::zeros({group_->size()}, at::kInt);
   states.mutable_data_ptr<int32_t>()[group_->rank()] = active ? (synchronizes ? 2 : 1) : 0;
-  states = reduced(states, ReduceOp::kSum);
+  states = reduced(states, collectives::ReduceOp::kSum);
   JoinStatus status{.active = 0, .synchronizes = false, .divisor = group_->size(), .buffers_from = 0};
   for (int rank = 0; rank < group_->size(); ++rank) {
     const int32_t state = states.const_data_ptr<int32_t>()[rank];
@@ -105,11 +105,11 @@ void Join::finish() {
     for (const std::unique_ptr<JoinHook>& hook : hooks) hook->shadow_step(status);
   }
   const at::Tensor mine = at::full({1}, is_last ? group_->rank() : -1, at::kInt);
-  const int rank = reduced(mine, ReduceOp::kMax).item<int32_t>();
+  const int rank = reduced(mine, collectives::ReduceOp::kMax).item<int32_t>();
   if (rank < 0 || rank >= group_->size()) {
     throw Error(absl::InternalError(absl::StrCat("Join: malformed rank from a peer: got ", rank)));
   }
   for (const std::unique_ptr<JoinHook>& hook : hooks) hook->all_joined(rank);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

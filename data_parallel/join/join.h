@@ -8,7 +8,7 @@
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/join/join_status.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Does the collectives of a step on a rank that has no more data, so that the other ranks do not wait for it.
 class JoinHook {
@@ -26,7 +26,7 @@ class Joinable {
  public:
   virtual ~Joinable() = default;
   // The group of its collectives.
-  virtual const std::shared_ptr<ProcessGroup>& join_group() const = 0;
+  virtual const std::shared_ptr<collectives::ProcessGroup>& join_group() const = 0;
   // The device of the tensors in its collectives. The messages of a join are there too, because the backend
   // of the group may serve only one kind of device.
   virtual at::Device join_device() const = 0;
@@ -83,7 +83,7 @@ class Join : private JoinNotifier {
  private:
   JoinStatus before_step(bool synchronizes) override;
   // The reduction of this tensor on the host over all ranks.
-  at::Tensor reduced(const at::Tensor& mine, ReduceOp op) const;
+  at::Tensor reduced(const at::Tensor& mine, collectives::ReduceOp op) const;
   // One collective of all ranks.
   JoinStatus exchange(bool active, bool synchronizes);
   void check_early_termination(const JoinStatus& status) const;
@@ -91,9 +91,17 @@ class Join : private JoinNotifier {
 
   const std::vector<Joinable*> objects_;
   const JoinOptions options_;
-  const std::shared_ptr<ProcessGroup> group_;
+  const std::shared_ptr<collectives::ProcessGroup> group_;
   const int exceptions_;
   bool finished_ = false;
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::Join;
+using data_parallel::Joinable;
+using data_parallel::JoinHook;
+using data_parallel::JoinOptions;
 }  // namespace gradwire::collectives

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The state of the ranks before one training step inside a join.
 struct JoinStatus {
@@ -27,4 +27,4 @@ class JoinNotifier {
   ~JoinNotifier() = default;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

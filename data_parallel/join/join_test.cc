@@ -14,7 +14,7 @@
 #include "gradwire/data_parallel/hooks/stock_hooks.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // Runs `steps` steps of rank's data.
@@ -200,4 +200,4 @@ TEST(Join, NoObjectsAndDifferentGroupsAreRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using torch::autograd::Node;
@@ -96,4 +96,4 @@ std::vector<const Node*> reachable_nodes(const std::vector<std::weak_ptr<Node>>&
   return all;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The interface that is notified about gradients of parameters. The methods may be called on any thread.
 class AccumulationListener {
@@ -49,4 +49,4 @@ class AccumulationHooks {
 std::vector<const torch::autograd::Node*> reachable_nodes(
     const std::vector<std::weak_ptr<torch::autograd::Node>>& from);
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // One pass. The engine's task for the pass owns it. If the pass fails, the engine destroys the task without a
 // call of end(). That happens before backward() throws, except if a thread of a device has run the node that
@@ -60,4 +60,4 @@ void BackwardEnd::queue(const std::shared_ptr<State>& state) {
   torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end(); });
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -10,7 +10,7 @@
 
 #include "gradwire/base/mutex.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Calls a function at the end of each pass of libtorch's engine that computes the gradient of a watched
 // tensor, and another one if the pass fails before its end. A pass may run other passes inside, for example
@@ -41,4 +41,4 @@ class BackwardEnd {
   const std::shared_ptr<State> state_;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

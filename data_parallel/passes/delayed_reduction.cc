@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 DelayedReduction::DelayedReduction(std::vector<NamedTensor> parameters) {
   int64_t elements = 0;
@@ -31,7 +31,8 @@ DelayedReduction::DelayedReduction(std::vector<NamedTensor> parameters) {
   }
 }
 
-void DelayedReduction::start(BucketReductions& reductions, ProcessGroup& group, int divisor, bool zeros) {
+void DelayedReduction::start(BucketReductions& reductions, collectives::ProcessGroup& group, int divisor,
+                             bool zeros) {
   divisor_ = divisor == group.size() ? 1 : divisor;
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
     const at::Tensor& grad = leaves_[i].grad();
@@ -41,7 +42,8 @@ void DelayedReduction::start(BucketReductions& reductions, ProcessGroup& group, 
       views_[i].copy_(grad);
     }
   }
-  reductions.add(group.all_reduce_async(flat_, divisor == group.size() ? ReduceOp::kAvg : ReduceOp::kSum));
+  reductions.add(group.all_reduce_async(
+      flat_, divisor == group.size() ? collectives::ReduceOp::kAvg : collectives::ReduceOp::kSum));
 }
 
 void DelayedReduction::end() {
@@ -49,4 +51,4 @@ void DelayedReduction::end() {
   for (std::size_t i = 0; i < leaves_.size(); ++i) leaves_[i].mutable_grad() = views_[i];
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -4,10 +4,10 @@
 
 #include <vector>
 
+#include "gradwire/data_parallel/buckets/named_tensor.h"
 #include "gradwire/data_parallel/hooks/bucket_reductions.h"
-#include "gradwire/data_parallel/named_tensor.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The gradients of parameters that are averaged together when the pass has started all buckets. A pass may
 // leave out any of them, so they belong to no bucket: a parameter without a gradient counts as zeros, and
@@ -19,7 +19,7 @@ class DelayedReduction {
   explicit DelayedReduction(std::vector<NamedTensor> parameters);
 
   // Copies the gradients together and adds their average to the pass. `zeros`: this rank contributes zeros.
-  void start(BucketReductions& reductions, ProcessGroup& group, int divisor, bool zeros);
+  void start(BucketReductions& reductions, collectives::ProcessGroup& group, int divisor, bool zeros);
   // Sets `.grad` after the reductions have ended.
   void end();
 
@@ -30,4 +30,4 @@ class DelayedReduction {
   int divisor_ = 1;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

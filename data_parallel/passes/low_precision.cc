@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 LowPrecision::LowPrecision(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
   for (const at::Tensor& each : parameters) {
@@ -48,4 +48,4 @@ void LowPrecision::restore_locked(std::size_t i) {
   if (grad.defined()) each.mutable_grad() = grad.to(at::kFloat);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

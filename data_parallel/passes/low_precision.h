@@ -11,7 +11,7 @@
 
 #include "gradwire/base/mutex.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Parameters that compute in a low precision, while the optimizer changes their full precision. lower() gives
 // the parameters low-precision copies of their values; restore() gives them their full values back. The
@@ -78,4 +78,4 @@ class [[nodiscard]] RestoreAfterError {
   const int exceptions_ = std::uncaught_exceptions();
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

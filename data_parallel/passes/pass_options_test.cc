@@ -13,7 +13,7 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 constexpr double kOneEach = 1e-9;
@@ -451,4 +451,4 @@ TEST(MixedPrecision, SparseGradientsInLowPrecisionBecomeFloat32) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The knowledge that the first pass gives about a graph that is the same in every pass: which parameters get
 // a gradient, and in how many parts. A parameter whose gradient arrives in several parts is used by several
@@ -37,4 +37,4 @@ class StaticGraph {
   std::vector<std::size_t> seen_;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

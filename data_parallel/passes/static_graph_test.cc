@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 TEST(StaticGraph, TheFirstPassSaysHowManyPartsAGradientHas) {
@@ -32,4 +32,4 @@ TEST(StaticGraph, APartTooManyIsReported) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -3,7 +3,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Problem: the bucket of a parameter without a gradient would never be complete, and the other ranks would
 // wait. So its contribution is written now. If its `.grad` is the view into the bucket, the average will
@@ -35,13 +35,14 @@ void UnusedParameters::begin_without_gradients(GradientBuckets& buckets) {
   }
 }
 
-void UnusedParameters::exchange(ProcessGroup& group, BucketReductions& reductions, at::Device device) {
+void UnusedParameters::exchange(collectives::ProcessGroup& group, BucketReductions& reductions,
+                                at::Device device) {
   at::Tensor used = at::empty({static_cast<int64_t>(parameters_.size())}, at::kInt);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     used.mutable_data_ptr<int32_t>()[i] = parameters_[i].contributes ? 1 : 0;
   }
   used_ = used.to(device);
-  reductions.add(group.all_reduce_async(used_, ReduceOp::kMax));
+  reductions.add(group.all_reduce_async(used_, collectives::ReduceOp::kMax));
 }
 
 std::vector<bool> UnusedParameters::used_anywhere() const {
@@ -62,4 +63,4 @@ void UnusedParameters::end(GradientBuckets& buckets, bool in_sink) {
   }
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "gradwire/collectives/process_group.h"
-#include "gradwire/data_parallel/gradient_buckets.h"
+#include "gradwire/data_parallel/buckets/gradient_buckets.h"
 #include "gradwire/data_parallel/hooks/bucket_reductions.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Remembers which parameters this rank uses in a pass. A parameter that it does not use gets no gradient
 // here, but other ranks may use it, so this rank contributes the gradient that it has accumulated before, or
@@ -29,7 +29,7 @@ class UnusedParameters {
   void begin_without_gradients(GradientBuckets& buckets);
   // Starts the reduction that finds the parameters that any rank uses in this pass; end() waits until it is
   // known. Without it, every parameter counts as used.
-  void exchange(ProcessGroup& group, BucketReductions& reductions, at::Device device);
+  void exchange(collectives::ProcessGroup& group, BucketReductions& reductions, at::Device device);
   // For each parameter, whether any rank uses it. The result of the last exchange() counts for later passes
   // too.
   std::vector<bool> used_anywhere() const;
@@ -56,4 +56,4 @@ class UnusedParameters {
   at::Tensor used_;
 };
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 const GroupMark* mark_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
@@ -28,4 +28,4 @@ void refuse_own_collectives(const torch::nn::Module& module) {
   }
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -8,7 +8,7 @@
 
 #include "gradwire/collectives/process_group.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // A base class of modules whose forward and backward have collectives of their own in training.
 class OwnCollectives {
@@ -19,8 +19,8 @@ class OwnCollectives {
 // Marks a tensor of a converted module. libtorch's BatchNorm gives the tensor to the operator batch_norm,
 // which finds the group there.
 struct GroupMark : c10::BackendMeta {
-  explicit GroupMark(std::shared_ptr<ProcessGroup> g) : group(std::move(g)) {}
-  const std::shared_ptr<ProcessGroup> group;
+  explicit GroupMark(std::shared_ptr<collectives::ProcessGroup> g) : group(std::move(g)) {}
+  const std::shared_ptr<collectives::ProcessGroup> group;
 };
 
 // The mark of a tensor; nullptr if it has none.
@@ -30,4 +30,4 @@ const GroupMark* mark_of(const at::Tensor& tensor);
 // has collectives of its own.
 void refuse_own_collectives(const torch::nn::Module& module);
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -12,11 +12,11 @@
 #include "gradwire/data_parallel/sync_batch_norm/own_collectives.h"
 #include "gradwire/data_parallel/sync_batch_norm/synchronized.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
-                                     std::shared_ptr<ProcessGroup> group)
-    : BatchNormImplBase(options), group_(group_or_world(group)) {}
+                                     std::shared_ptr<collectives::ProcessGroup> group)
+    : BatchNormImplBase(options), group_(collectives::group_or_world(group)) {}
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor&) {}
 
@@ -47,7 +47,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
 namespace {
 
 const GroupMark* mark_of(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() ? collectives::mark_of(*tensor) : nullptr;
+  return tensor.has_value() ? data_parallel::mark_of(*tensor) : nullptr;
 }
 
 // Problem: forward of libtorch's BatchNorm is not virtual, and a module that has one as a member calls it
@@ -87,7 +87,8 @@ bool takes_place_on(at::Device device) {
 }
 
 template <class Norm>
-bool mark(torch::nn::Module& module, const std::string& name, const std::shared_ptr<ProcessGroup>& group) {
+bool mark(torch::nn::Module& module, const std::string& name,
+          const std::shared_ptr<collectives::ProcessGroup>& group) {
   auto* const norm = module.as<Norm>();
   if (norm == nullptr) return false;
   if (!norm->weight.defined() && !norm->running_mean.defined()) {
@@ -110,8 +111,8 @@ bool mark(torch::nn::Module& module, const std::string& name, const std::shared_
 }  // namespace
 
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module,
-                                                std::shared_ptr<ProcessGroup> group) {
-  const std::shared_ptr<ProcessGroup> in = group_or_world(group);
+                                                std::shared_ptr<collectives::ProcessGroup> group) {
+  const std::shared_ptr<collectives::ProcessGroup> in = collectives::group_or_world(group);
   std::vector<std::string> converted;
   for (const auto& item : module.named_modules()) {
     torch::nn::Module& each = *item.value();
@@ -124,4 +125,4 @@ std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module,
   return converted;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -9,7 +9,7 @@
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/sync_batch_norm/own_collectives.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Batch normalisation whose statistics in training are those of all ranks' inputs together, for small batches
 // on each rank. In evaluation it is torch::nn::BatchNorm. The inputs have the shape [N, C, ...] with any
@@ -24,7 +24,7 @@ class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormIm
  public:
   // `group`: nullptr is the world. Throws Error with FailedPrecondition if there is no world.
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
-                             std::shared_ptr<ProcessGroup> group = nullptr);
+                             std::shared_ptr<collectives::ProcessGroup> group = nullptr);
 
   // Normalises the input. In training it communicates.
   at::Tensor forward(const at::Tensor& input);
@@ -35,7 +35,7 @@ class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormIm
 
  private:
   // Not const: clone() assigns the module.
-  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<collectives::ProcessGroup> group_;
 };
 
 // A holder of SyncBatchNormImpl.
@@ -51,6 +51,13 @@ TORCH_MODULE(SyncBatchNorm);
 // InvalidArgument for a BatchNorm that has neither weights nor running statistics (use SyncBatchNorm there),
 // and for a BatchNorm on a device that has no collectives; FailedPrecondition if there is no world.
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module,
-                                                std::shared_ptr<ProcessGroup> group = nullptr);
+                                                std::shared_ptr<collectives::ProcessGroup> group = nullptr);
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::convert_sync_batchnorm;
+using data_parallel::SyncBatchNorm;
+using data_parallel::SyncBatchNormImpl;
 }  // namespace gradwire::collectives

@@ -8,7 +8,7 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // The rows of each rank, and its part of a tensor of all rows.
@@ -232,4 +232,4 @@ TEST(SyncBatchNorm, JoinIsRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

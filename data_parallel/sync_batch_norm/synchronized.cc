@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -68,7 +68,7 @@ struct Statistics {
 // sums of squares of the ranks are shifted to the common mean, so that no precision is lost when the mean is
 // large against the deviation. The values are added in the order of the ranks, so all ranks have the same
 // bits.
-Statistics statistics_of_all(ProcessGroup& group, const at::Tensor& input) {
+Statistics statistics_of_all(collectives::ProcessGroup& group, const at::Tensor& input) {
   const int64_t channels = input.size(1);
   const at::ScalarType dtype = statistics_dtype(input);
   const at::TensorOptions options = input.options().dtype(dtype).requires_grad(false);
@@ -104,7 +104,8 @@ class Normalisation : public torch::autograd::Function<Normalisation> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& weight_or_none,
                             const std::optional<at::Tensor>& bias_or_none,
-                            const BatchNormArguments& arguments, const std::shared_ptr<ProcessGroup>& group) {
+                            const BatchNormArguments& arguments,
+                            const std::shared_ptr<collectives::ProcessGroup>& group) {
     const at::Tensor weight = weight_or_none.value_or(at::Tensor()),
                      bias = bias_or_none.value_or(at::Tensor());
     const Statistics all = statistics_of_all(*group, input);
@@ -160,8 +161,8 @@ class Normalisation : public torch::autograd::Function<Normalisation> {
 
  private:
   struct GroupHolder : torch::CustomClassHolder {
-    explicit GroupHolder(std::shared_ptr<ProcessGroup> g) : group(std::move(g)) {}
-    const std::shared_ptr<ProcessGroup> group;
+    explicit GroupHolder(std::shared_ptr<collectives::ProcessGroup> g) : group(std::move(g)) {}
+    const std::shared_ptr<collectives::ProcessGroup> group;
   };
   static const GroupHolder& holder_of(AutogradContext& context) {
     return static_cast<const GroupHolder&>(*context.saved_data["group"].toCapsule());
@@ -170,7 +171,7 @@ class Normalisation : public torch::autograd::Function<Normalisation> {
 
 }  // namespace
 
-at::Tensor synchronized_batch_norm(const std::shared_ptr<ProcessGroup>& group,
+at::Tensor synchronized_batch_norm(const std::shared_ptr<collectives::ProcessGroup>& group,
                                    const BatchNormArguments& arguments) {
   check(arguments);
   const auto or_none = [](const at::Tensor& tensor) {
@@ -180,4 +181,4 @@ at::Tensor synchronized_batch_norm(const std::shared_ptr<ProcessGroup>& group,
                               group);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

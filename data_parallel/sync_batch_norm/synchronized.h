@@ -6,7 +6,7 @@
 
 #include "gradwire/collectives/process_group.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The arguments of one normalisation.
 struct BatchNormArguments {
@@ -27,7 +27,7 @@ struct BatchNormArguments {
 // ranks must call it, and run its backward, in the same order. Throws Error: InvalidArgument for wrong
 // shapes, for ranks with different numbers of channels, and if the ranks together have fewer than two values
 // per channel; the group's errors.
-at::Tensor synchronized_batch_norm(const std::shared_ptr<ProcessGroup>& group,
+at::Tensor synchronized_batch_norm(const std::shared_ptr<collectives::ProcessGroup>& group,
                                    const BatchNormArguments& arguments);
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -12,7 +12,7 @@
 #include <vector>
 
 // The networks and the data of oracle/oracle.py. Both sides compute the same numbers from the same formulas.
-namespace gradwire::collectives::oracle {
+namespace gradwire::data_parallel::oracle {
 
 inline constexpr int64_t kSteps = 50;
 inline constexpr int64_t kRows = 6;
@@ -132,4 +132,4 @@ inline at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
   return torch::nn::functional::mse_loss(output, target);
 }
 
-}  // namespace gradwire::collectives::oracle
+}  // namespace gradwire::data_parallel::oracle

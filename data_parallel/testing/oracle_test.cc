@@ -22,7 +22,7 @@
 #include "gradwire/data_parallel/zero/zero_redundancy_optimizer.h"
 #include "gradwire/data_parallel/zero/zero_step_hooks.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using oracle::batch;
@@ -388,4 +388,4 @@ TEST(Oracle, SyncBatchNorm) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

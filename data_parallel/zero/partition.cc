@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 std::vector<int> partition_parameters(const std::vector<int64_t>& elements, std::vector<int64_t>& load) {
   std::vector<std::size_t> order(elements.size());
@@ -19,4 +19,4 @@ std::vector<int> partition_parameters(const std::vector<int64_t>& elements, std:
   return owners;
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // Assigns each parameter to a rank, so that the ranks get about the same number of elements: the largest
 // parameters first, each to the rank with the fewest elements so far, the lowest one if there are several.
@@ -12,4 +12,4 @@ namespace gradwire::collectives {
 // result depends only on the arguments, so all ranks compute the same.
 std::vector<int> partition_parameters(const std::vector<int64_t>& elements, std::vector<int64_t>& load);
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 TEST(Partition, LargeParametersAreSpreadFirst) {
@@ -20,4 +20,4 @@ TEST(Partition, MoreRanksThanParameters) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -15,7 +15,7 @@
 #include "gradwire/collectives/world.h"
 #include "gradwire/data_parallel/zero/partition.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using torch::optim::OptimizerParamGroup;
@@ -84,8 +84,10 @@ class StepHook : public JoinHook {
 
 ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups,
                                    std::unique_ptr<torch::optim::OptimizerOptions> defaults, Factory factory,
-                                   std::shared_ptr<ProcessGroup> group)
-    : Optimizer(groups, std::move(defaults)), group_(group_or_world(group)), factory_(std::move(factory)) {
+                                   std::shared_ptr<collectives::ProcessGroup> group)
+    : Optimizer(groups, std::move(defaults)),
+      group_(collectives::group_or_world(group)),
+      factory_(std::move(factory)) {
   if (group_->rank() < 0) {
     throw Error(absl::InvalidArgumentError(absl::StrCat(
         "ZeroRedundancyOptimizer: this rank is not a member of the group \"", group_->name(), "\"")));
@@ -206,7 +208,8 @@ void ShardedOptimizer::consolidate_state(int to) {
   }
   divide_groups();
   std::vector<std::string> states;
-  gather_object(states, archive_of(*local_), group_->ranks()[static_cast<std::size_t>(to)], group_);
+  collectives::gather_object(states, archive_of(*local_), group_->ranks()[static_cast<std::size_t>(to)],
+                             group_);
   consolidated_ = std::move(states);
 }
 
@@ -258,4 +261,4 @@ void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
 
 std::unique_ptr<JoinHook> ShardedOptimizer::join_hook() { return std::make_unique<StepHook>(*this); }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -12,10 +12,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gradwire/collectives/process_group.h"
-#include "gradwire/data_parallel/coalesced_broadcast.h"
+#include "gradwire/data_parallel/buckets/coalesced_broadcast.h"
 #include "gradwire/data_parallel/join/join.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The implementation of ZeroRedundancyOptimizer without its template: an optimizer whose state is divided
 // over the ranks of a group. Each rank has an optimizer for its share of the parameters.
@@ -30,7 +30,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   // FailedPrecondition if there is no world.
   ShardedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
                    std::unique_ptr<torch::optim::OptimizerOptions> defaults, Factory factory,
-                   std::shared_ptr<ProcessGroup> group);
+                   std::shared_ptr<collectives::ProcessGroup> group);
 
   // Steps this rank's parameters with the gradients that all ranks have, and broadcasts the new values. All
   // ranks must call it. `closure` runs on each rank. Throws the group's errors; after one, the parameters of
@@ -71,7 +71,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   const torch::optim::Optimizer& local() const { return *local_; }
 
   // Called by Join. A rank without data steps with the others: its gradients are those of the replica's join.
-  const std::shared_ptr<ProcessGroup>& join_group() const override { return group_; }
+  const std::shared_ptr<collectives::ProcessGroup>& join_group() const override { return group_; }
   // Called by Join.
   at::Device join_device() const override;
   // Called by Join.
@@ -90,7 +90,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   std::unique_ptr<torch::optim::Optimizer> make_whole() const;
   void step_and_broadcast();
 
-  const std::shared_ptr<ProcessGroup> group_;
+  const std::shared_ptr<collectives::ProcessGroup> group_;
   const Factory factory_;
   std::vector<std::vector<int>> owners_;
   absl::flat_hash_map<const c10::TensorImpl*, int> owner_of_;
@@ -118,7 +118,7 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
   // ShardedOptimizer.
   template <class Options>
   ZeroRedundancyOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, const Options& defaults,
-                          std::shared_ptr<ProcessGroup> group = nullptr)
+                          std::shared_ptr<collectives::ProcessGroup> group = nullptr)
       : ShardedOptimizer(
             std::move(groups), std::make_unique<Options>(defaults),
             [defaults](std::vector<torch::optim::OptimizerParamGroup> own) {
@@ -128,11 +128,17 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
   // As above, with one group of parameters.
   template <class Options>
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const Options& defaults,
-                          std::shared_ptr<ProcessGroup> group = nullptr)
+                          std::shared_ptr<collectives::ProcessGroup> group = nullptr)
       : ZeroRedundancyOptimizer(
             std::vector<torch::optim::OptimizerParamGroup>{
                 torch::optim::OptimizerParamGroup(std::move(parameters))},
             defaults, std::move(group)) {}
 };
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::ShardedOptimizer;
+using data_parallel::ZeroRedundancyOptimizer;
 }  // namespace gradwire::collectives

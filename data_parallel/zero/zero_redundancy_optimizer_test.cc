@@ -13,7 +13,7 @@
 #include "gradwire/collectives/objects.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using torch::optim::Adam;
@@ -135,7 +135,7 @@ TEST(ZeroRedundancyOptimizer, AConsolidatedStateIsThatOfTheUnshardedOptimizer) {
       out.save_to(stream);
       bytes = stream.str();
     }
-    broadcast_object(bytes, 1, group);
+    collectives::broadcast_object(bytes, 1, group);
     ZeroRedundancyOptimizer<Adam> later(groups_of(*again), AdamOptions(0.125), group);
     torch::serialize::InputArchive in;
     in.load_from(bytes.data(), bytes.size());
@@ -241,4 +241,4 @@ TEST(ZeroRedundancyOptimizer, NoParametersAreRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

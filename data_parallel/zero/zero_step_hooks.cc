@@ -5,7 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 // Steps of a bucket:
@@ -61,9 +61,9 @@ class ZeroStepHook : public CommHook {
   HookStep broadcast(GradBucket& bucket, const at::Tensor& averages) {
     auto broadcasts =
         std::make_shared<std::vector<CoalescedBroadcast>>(optimizer_.broadcast_some(bucket.parameters()));
-    std::vector<std::shared_ptr<Work>> works;
+    std::vector<std::shared_ptr<collectives::Work>> works;
     for (const CoalescedBroadcast& each : *broadcasts) {
-      const std::vector<std::shared_ptr<Work>> more = each.works();
+      const std::vector<std::shared_ptr<collectives::Work>> more = each.works();
       works.insert(works.end(), more.begin(), more.end());
     }
     return HookStep::locally_after(std::move(works), [broadcasts, averages] {
@@ -90,4 +90,4 @@ std::shared_ptr<CommHook> hook_with_zero_step_interleaved(std::shared_ptr<CommHo
   return std::make_shared<ZeroStepHook>(std::move(hook), optimizer, /*interleaved=*/true);
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

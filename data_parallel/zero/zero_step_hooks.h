@@ -5,7 +5,7 @@
 #include "gradwire/data_parallel/hooks/comm_hook.h"
 #include "gradwire/data_parallel/zero/zero_redundancy_optimizer.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 
 // The functions make hooks that reduce the gradients with another hook, and step an optimizer with sharded
 // state in the backward pass: each rank steps its share of a bucket's parameters and broadcasts the new
@@ -35,4 +35,10 @@ std::shared_ptr<CommHook> hook_with_zero_step(std::shared_ptr<CommHook> hook, Sh
 std::shared_ptr<CommHook> hook_with_zero_step_interleaved(std::shared_ptr<CommHook> hook,
                                                           ShardedOptimizer& optimizer);
 
+}  // namespace gradwire::data_parallel
+
+// These names had this namespace before.
+namespace gradwire::collectives {
+using data_parallel::hook_with_zero_step;
+using data_parallel::hook_with_zero_step_interleaved;
 }  // namespace gradwire::collectives

@@ -15,7 +15,7 @@
 #include "gradwire/data_parallel/hooks/stock_hooks.h"
 #include "gradwire/data_parallel/test_modules.h"
 
-namespace gradwire::collectives {
+namespace gradwire::data_parallel {
 namespace {
 
 using torch::optim::Adam;
@@ -226,4 +226,4 @@ TEST(ZeroStepHooks, AStepThatFailsEndsThePass) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::data_parallel

@@ -38,8 +38,8 @@ void train() {
   // Each rank creates its own parameters. DistributedDataParallel replaces them by those of rank 0.
   auto network =
       std::make_shared<DigitsNetworkImpl>(data.features, absl::GetFlag(FLAGS_hidden), data.classes);
-  collectives::DistributedDataParallel model(network);
-  collectives::DistributedSampler sampler(data.train.size());
+  data_parallel::DistributedDataParallel model(network);
+  data_parallel::DistributedSampler sampler(data.train.size());
   torch::optim::SGD optimizer(network->parameters(),
                               torch::optim::SGDOptions(absl::GetFlag(FLAGS_learning_rate)).momentum(0.9));
 

@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "gradwire/security/policy/pattern.h"
+#include "gradwire/security/policy/policy.h"
 
 namespace gradwire::gateway {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "gradwire/gateway/options.h"
+#include "gradwire/gateway/options/options.h"
 
 namespace gradwire::gateway {
 

@@ -38,7 +38,7 @@ absl::Status limit_error(absl::string_view what, absl::string_view limit, absl::
   return status;
 }
 
-struct Limits::State {
+struct Quotas::State {
   explicit State(const Bounds& limits) : bounds(limits) {}
 
   const Bounds bounds;
@@ -58,9 +58,9 @@ struct Limits::State {
   }
 };
 
-Limits::Limits(const Bounds& bounds) : state_(std::make_shared<State>(bounds)) {}
+Quotas::Quotas(const Bounds& bounds) : state_(std::make_shared<State>(bounds)) {}
 
-absl::StatusOr<Limits::Permit> Limits::enter_call(const std::string& client) {
+absl::StatusOr<Quotas::Permit> Quotas::enter_call(const std::string& client) {
   const Bounds& bounds = state_->bounds;
   Permit permit;
   {
@@ -81,7 +81,7 @@ absl::StatusOr<Limits::Permit> Limits::enter_call(const std::string& client) {
   return permit;
 }
 
-absl::StatusOr<Limits::Permit> Limits::enter_session(const std::string& client) {
+absl::StatusOr<Quotas::Permit> Quotas::enter_session(const std::string& client) {
   const Bounds& bounds = state_->bounds;
   Permit permit;
   {
@@ -103,31 +103,31 @@ absl::StatusOr<Limits::Permit> Limits::enter_session(const std::string& client) 
   return permit;
 }
 
-uint64_t Limits::calls() const {
+uint64_t Quotas::calls() const {
   MutexLock lock(state_->mutex);
   return state_->all.calls;
 }
-uint64_t Limits::sessions() const {
+uint64_t Quotas::sessions() const {
   MutexLock lock(state_->mutex);
   return state_->all.sessions;
 }
-uint64_t Limits::bytes() const {
+uint64_t Quotas::bytes() const {
   MutexLock lock(state_->mutex);
   return state_->all.bytes;
 }
-std::size_t Limits::clients() const {
+std::size_t Quotas::clients() const {
   MutexLock lock(state_->mutex);
   return state_->clients.size();
 }
 
-Limits::Permit::~Permit() {
+Quotas::Permit::~Permit() {
   if (state_ == nullptr) return;
   static_cast<State*>(state_.get())->give_back(client_, session_ ? 0 : 1, session_ ? 1 : 0, bytes_);
 }
 
-Limits::Permit::Permit(Permit&& other) noexcept { *this = std::move(other); }
+Quotas::Permit::Permit(Permit&& other) noexcept { *this = std::move(other); }
 
-Limits::Permit& Limits::Permit::operator=(Permit&& other) noexcept {
+Quotas::Permit& Quotas::Permit::operator=(Permit&& other) noexcept {
   std::swap(state_, other.state_);
   std::swap(client_, other.client_);
   std::swap(bytes_, other.bytes_);
@@ -135,7 +135,7 @@ Limits::Permit& Limits::Permit::operator=(Permit&& other) noexcept {
   return *this;
 }
 
-absl::Status Limits::Permit::add_bytes(uint64_t bytes) {
+absl::Status Quotas::Permit::add_bytes(uint64_t bytes) {
   State& state = *static_cast<State*>(state_.get());
   const Bounds& bounds = state.bounds;
   // Each sum stays below 2^64, because both parts are at most a limit.
@@ -158,9 +158,9 @@ absl::Status Limits::Permit::add_bytes(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void Limits::Permit::drop_bytes() { drop_bytes(bytes_); }
+void Quotas::Permit::drop_bytes() { drop_bytes(bytes_); }
 
-void Limits::Permit::drop_bytes(uint64_t bytes) {
+void Quotas::Permit::drop_bytes(uint64_t bytes) {
   if (state_ == nullptr || bytes == 0) return;
   bytes_ -= bytes;
   static_cast<State*>(state_.get())->give_back(client_, 0, 0, bytes);

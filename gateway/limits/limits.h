@@ -16,7 +16,7 @@ struct Reached {
   std::string limit;
   std::string option;
 };
-// Returns the limit of a ResourceExhausted status that Limits made; empty for others.
+// Returns the limit of a ResourceExhausted status that Quotas made; empty for others.
 Reached reached_limit(const absl::Status& status);
 
 // The error of a reached limit: its field in Info, the option that sets it, and its value.
@@ -24,7 +24,7 @@ absl::Status limit_error(absl::string_view what, absl::string_view limit, absl::
                          uint64_t value);
 
 // Counts what clients use, and refuses what exceeds a limit. Thread-safe. Permits may outlive it.
-class Limits {
+class Quotas {
  public:
   struct Bounds {
     uint64_t calls_per_client = 0;
@@ -35,7 +35,7 @@ class Limits {
     uint64_t bytes_per_client = 0;
     uint64_t bytes = 0;
   };
-  explicit Limits(const Bounds& bounds);
+  explicit Quotas(const Bounds& bounds);
 
   // The share of a limit that a client has; the destructor gives it back. Movable.
   class Permit {
@@ -53,7 +53,7 @@ class Limits {
     void drop_bytes(uint64_t bytes);
 
    private:
-    friend class Limits;
+    friend class Quotas;
     std::shared_ptr<void> state_;
     std::string client_;
     uint64_t bytes_ = 0;

@@ -9,8 +9,8 @@
 namespace gradwire::gateway {
 namespace {
 
-Limits::Bounds small() {
-  Limits::Bounds bounds;
+Quotas::Bounds small() {
+  Quotas::Bounds bounds;
   bounds.calls_per_client = 2;
   bounds.calls = 3;
   bounds.sessions_per_client = 1;
@@ -22,8 +22,8 @@ Limits::Bounds small() {
 }
 
 TEST(GatewayLimits, CallsAreCountedForEachClientAndInAll) {
-  Limits limits(small());
-  std::vector<Limits::Permit> held;
+  Quotas limits(small());
+  std::vector<Quotas::Permit> held;
   for (int i = 0; i < 2; ++i) held.push_back(*limits.enter_call("a"));
   const absl::Status refused = limits.enter_call("a").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -37,15 +37,15 @@ TEST(GatewayLimits, CallsAreCountedForEachClientAndInAll) {
 }
 
 TEST(GatewayLimits, BytesAreBoundedForACallAClientAndInAll) {
-  Limits limits(small());
-  Limits::Permit one = *limits.enter_call("a");
+  Quotas limits(small());
+  Quotas::Permit one = *limits.enter_call("a");
   EXPECT_EQ(reached_limit(one.add_bytes(101)).option, "max_call_bytes");
   EXPECT_EQ(reached_limit(one.add_bytes(std::numeric_limits<uint64_t>::max())).option, "max_call_bytes");
   EXPECT_TRUE(one.add_bytes(100).ok());
   EXPECT_FALSE(one.add_bytes(1).ok());
-  Limits::Permit two = *limits.enter_call("a");
+  Quotas::Permit two = *limits.enter_call("a");
   EXPECT_EQ(reached_limit(two.add_bytes(51)).option, "max_bytes_per_client");
-  Limits::Permit three = *limits.enter_call("b");
+  Quotas::Permit three = *limits.enter_call("b");
   EXPECT_TRUE(three.add_bytes(100).ok());
   EXPECT_EQ(reached_limit(two.add_bytes(1)).option, "max_bytes");
   one.drop_bytes();
@@ -54,10 +54,10 @@ TEST(GatewayLimits, BytesAreBoundedForACallAClientAndInAll) {
 }
 
 TEST(GatewayLimits, SessionsAndMovedPermitsAreGivenBackOnce) {
-  Limits limits(small());
+  Quotas limits(small());
   {
-    Limits::Permit session = *limits.enter_session("a");
-    Limits::Permit moved = std::move(session);
+    Quotas::Permit session = *limits.enter_session("a");
+    Quotas::Permit moved = std::move(session);
     EXPECT_EQ(limits.sessions(), 1u);
     EXPECT_EQ(reached_limit(limits.enter_session("a").status()).option, "max_sessions_per_client");
   }

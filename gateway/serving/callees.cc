@@ -8,8 +8,8 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/gateway/values/utf8.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/callee/callee_list.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/streams/stream_batch.h"
 
 namespace gradwire::gateway {

@@ -13,8 +13,8 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/gateway/values/type.h"
 #include "gradwire/proto/gateway.pb.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::gateway {
 

@@ -7,8 +7,8 @@
 namespace gradwire::gateway {
 namespace {
 
-Limits::Bounds bounds_of(const Options& options) {
-  Limits::Bounds bounds;
+Quotas::Bounds bounds_of(const Options& options) {
+  Quotas::Bounds bounds;
   bounds.calls_per_client = options.max_calls_per_client;
   bounds.calls = options.max_calls;
   bounds.sessions_per_client = options.max_sessions_per_client;

@@ -5,11 +5,11 @@
 
 #include "gradwire/gateway/access/access.h"
 #include "gradwire/gateway/limits/limits.h"
-#include "gradwire/gateway/options.h"
+#include "gradwire/gateway/options/options.h"
 #include "gradwire/gateway/serving/callees.h"
 #include "gradwire/gateway/serving/stalls.h"
 #include "gradwire/gateway/session/sessions.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 
 namespace gradwire::gateway {
 
@@ -25,7 +25,7 @@ struct Core {
   const std::shared_ptr<rpc::Agent> agent;
   const Options options;
   const Access access;
-  Limits limits;
+  Quotas limits;
   Sessions sessions;
   Stalls stalls;
   const std::shared_ptr<CalleeDirectory> directory;

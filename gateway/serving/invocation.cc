@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensors/tensor_layout.h"
 #include "gradwire/gateway/values/convert.h"
 #include "gradwire/gateway/values/utf8.h"
-#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/streams/stream_batch.h"
 

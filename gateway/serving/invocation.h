@@ -14,7 +14,7 @@
 #include "gradwire/gateway/values/tensors.h"
 #include "gradwire/proto/gateway.pb.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 namespace gradwire::gateway {
 
@@ -33,7 +33,7 @@ struct Outcome {
     Type item;
     // For references among the items.
     SessionUse session;
-    Limits::Permit permit;
+    Quotas::Permit permit;
   };
 
   absl::Status status;
@@ -61,7 +61,7 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
     absl::Time deadline;
     // The trace to which the call belongs; nullptr if none is known.
     std::shared_ptr<const rpc::TraceContext> trace;
-    Limits::Permit permit;
+    Quotas::Permit permit;
     CallForm form = CallForm::kUnary;
   };
 

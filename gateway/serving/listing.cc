@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "gradwire/base/error.h"
 #include "gradwire/gateway/values/utf8.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/security/limits.h"
 
 namespace gradwire::gateway {

@@ -49,7 +49,7 @@ absl::Status authenticate(const Core& core, const grpc::CallbackServerContext& c
                                      : absl::string_view(found->second.data(), found->second.size()));
 }
 
-absl::StatusOr<Limits::Permit> enter_call(Core& core, const grpc::CallbackServerContext& context) {
+absl::StatusOr<Quotas::Permit> enter_call(Core& core, const grpc::CallbackServerContext& context) {
   GRADWIRE_RETURN_IF_ERROR(authenticate(core, context));
   return core.limits.enter_call(context.peer());
 }

@@ -26,7 +26,7 @@ grpc::Status reply_status(grpc::CallbackServerContext& context, const absl::Stat
 absl::Status authenticate(const Core& core, const grpc::CallbackServerContext& context);
 
 // Checks the token of an RPC, and counts it as a call of its client.
-absl::StatusOr<Limits::Permit> enter_call(Core& core, const grpc::CallbackServerContext& context);
+absl::StatusOr<Quotas::Permit> enter_call(Core& core, const grpc::CallbackServerContext& context);
 
 // The deadline of an RPC on Clock::system(); that of Options::default_timeout if the client set none.
 absl::Time deadline_of(const Core& core, const grpc::CallbackServerContext& context);

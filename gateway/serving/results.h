@@ -26,7 +26,7 @@ class ResultReader final : public ResultSource {
  public:
   // The bytes of tensors are added to `permit`. `session` may be nullptr. `chunked` gets the large tensors;
   // nullptr: they stay in the response.
-  ResultReader(rpc::IncomingPayload& in, Limits::Permit& permit, Session* session,
+  ResultReader(rpc::IncomingPayload& in, Quotas::Permit& permit, Session* session,
                std::vector<TensorBytes>* chunked)
       : in_(in), permit_(permit), session_(session), chunked_(chunked) {}
 
@@ -41,7 +41,7 @@ class ResultReader final : public ResultSource {
 
  private:
   rpc::IncomingPayload& in_;
-  Limits::Permit& permit_;
+  Quotas::Permit& permit_;
   Session* const session_;
   std::vector<TensorBytes>* const chunked_;
   uint64_t bytes_ = 0;

@@ -41,12 +41,12 @@ grpc::ServerUnaryReactor* Service::ListFunctions(grpc::CallbackServerContext* co
                                                  const v1::ListFunctionsRequest* request,
                                                  v1::ListFunctionsResponse* response) {
   // A list counts as a call, so that a client cannot have any number of them.
-  absl::StatusOr<Limits::Permit> permit = enter_call(*core_, *context);
+  absl::StatusOr<Quotas::Permit> permit = enter_call(*core_, *context);
   if (!permit.ok()) return finish(context, permit.status());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  auto held = std::make_shared<Limits::Permit>(*std::move(permit));
+  auto held = std::make_shared<Quotas::Permit>(*std::move(permit));
   list_functions(core_, *request, response, [context, reactor, held](const absl::Status& end) {
-    *held = Limits::Permit();
+    *held = Quotas::Permit();
     reactor->Finish(reply_status(*context, end));
   });
   return reactor;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/base/log/contained.h"
 #include "gradwire/gateway/serving/reply.h"
 
 namespace gradwire::gateway {
@@ -28,7 +29,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
       : core_(std::move(core)), context_(context), ending_(std::make_shared<Ending>(*this)) {
     absl::Status status = authenticate(*core_, context_);
     if (status.ok()) {
-      absl::StatusOr<Limits::Permit> permit = core_->limits.enter_session(context_.peer());
+      absl::StatusOr<Quotas::Permit> permit = core_->limits.enter_session(context_.peer());
       status = permit.status();
       if (permit.ok()) permit_ = *std::move(permit);
     }
@@ -54,18 +55,24 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
       ending_->writing = false;
       later = std::move(ending_->later);
     }
-    if (later) Finish(reply_status(context_, *later));
+    if (later) finish(*later);
   }
 
   void OnReadDone(bool ok) override {
-    if (ok) {
-      core_->sessions.touch(*session_);
-      StartRead(&request_);
-      return;
-    }
-    // The client has closed its direction, or is gone.
-    core_->sessions.end(session_->id());
-    end(ending_, absl::OkStatus());
+    at_boundary(
+        "a step of a session",
+        [this, ok] {
+          if (ok) {
+            core_->sessions.touch(*session_);
+            StartRead(&request_);
+            return;
+          }
+          // The client has closed its direction, or is gone.
+          core_->sessions.end(session_->id());
+          end(ending_, absl::OkStatus());
+        },
+        // The right to end may have been granted already.
+        [this](absl::Status error) { end(ending_, std::move(error)); });
   }
 
   void OnDone() override { delete this; }
@@ -80,13 +87,18 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
         return;
       }
     }
-    ending->stream->Finish(reply_status(ending->stream->context_, reason));
+    ending->stream->finish(reason);
+  }
+  void finish(const absl::Status& reason) {
+    at_boundary(
+        "the end of a session", [&] { Finish(reply_status(context_, reason)); },
+        [this](const absl::Status& error) { Finish(reply_status(context_, error)); });
   }
 
   const std::shared_ptr<Core> core_;
   grpc::CallbackServerContext& context_;
   const std::shared_ptr<Ending> ending_;
-  Limits::Permit permit_;
+  Quotas::Permit permit_;
   std::shared_ptr<Session> session_;
   v1::SessionEvent event_;
   v1::SessionRequest request_;

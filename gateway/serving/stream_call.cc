@@ -2,25 +2,86 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/stable_hash.h"
+#include "gradwire/codec/encoder.h"
 #include "gradwire/gateway/serving/cancel_action.h"
-#include "gradwire/gateway/serving/download.h"
+#include "gradwire/gateway/serving/chunked_call.h"
 #include "gradwire/gateway/serving/invocation.h"
-#include "gradwire/gateway/serving/item_stream.h"
 #include "gradwire/gateway/serving/reply.h"
 #include "gradwire/gateway/serving/results.h"
 #include "gradwire/gateway/serving/trace.h"
+#include "gradwire/gateway/values/tensors.h"
 #include "gradwire/gateway/values/utf8.h"
+#include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/streams/stream_batch.h"
+#include "gradwire/rpc/streams/stream_reader.h"
 
 namespace gradwire::gateway {
 namespace {
+
+// Reads a stream of a worker whose items have a type that this program need not know. Thread-safe; one
+// next() at a time.
+class ItemStream final : public rpc::StreamReader {
+ public:
+  // One item, as it travels between workers.
+  struct Item {
+    // The answer that contains the item, with its tensors and references.
+    std::shared_ptr<rpc::IncomingPayload> answer;
+    proto::Value value;
+  };
+  // nullopt after the last item.
+  using Done = absl::AnyInvocable<void(absl::StatusOr<std::optional<Item>>)>;
+
+  using StreamReader::StreamReader;
+
+  // Calls `done` with the next item, at once or on the thread that receives it. Does not block.
+  void next(Done done);
+
+ private:
+  static absl::StatusOr<std::optional<Item>> item_of(const Next& next);
+  // Asks the worker for more items, on the executor, because sending may block.
+  void refill();
+};
+
+absl::StatusOr<std::optional<ItemStream::Item>> ItemStream::item_of(const Next& next) {
+  if (next.batch == nullptr) {
+    if (!next.status.ok()) return next.status;
+    return std::nullopt;
+  }
+  proto::Value unpacked;
+  return Item{{next.batch, &next.batch->in},
+              rpc::stream_internal::item_at(*next.batch->values, next.index, unpacked)};
+}
+
+void ItemStream::next(Done done) {
+  bool room = false;
+  const std::optional<Next> there = try_next(room);
+  if (room) refill();
+  if (there) {
+    done(item_of(*there));
+    return;
+  }
+  wait([done = std::move(done)](const Next& next) mutable { done(item_of(next)); });
+}
+
+void ItemStream::refill() {
+  const auto self = std::static_pointer_cast<ItemStream>(shared_from_this());
+  const std::shared_ptr<Executor> tasks = executor();
+  if (tasks == nullptr || !tasks->post_clean([self] { self->send_takes(); })) {
+    close(absl::UnavailableError("the gateway's worker shuts down"));
+  }
+}
 
 // How far the worker may be ahead of the client.
 constexpr uint64_t kWindowItems = 256;
@@ -38,7 +99,7 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
         context_(context),
         callee_(request.has_method() ? request.method().name() : request.function()),
         watch_(core_->stalls, [&context] { context.TryCancel(); }) {
-    absl::StatusOr<Limits::Permit> permit = enter_call(*core_, context_);
+    absl::StatusOr<Quotas::Permit> permit = enter_call(*core_, context_);
     if (!permit.ok()) {
       Finish(reply_status(context_, permit.status()));
       return;
@@ -49,28 +110,38 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
     input->trace = trace_of(context_);
     input->permit = *std::move(permit);
     input->form = CallForm::kStream;
-    auto invocation = std::make_shared<Invocation>(core_, std::move(input),
-                                                   [this](Outcome outcome) { begin(std::move(outcome)); });
+    auto invocation = std::make_shared<Invocation>(
+        core_, std::move(input), [this](Outcome outcome) { step([&] { begin(std::move(outcome)); }); });
     // After either of the two this object may be deleted.
     if (cancel_.set([invocation] { invocation->cancel(); })) invocation->start();
   }
 
   void OnWriteDone(bool ok) override {
-    watch_.disarm();
-    if (!ok) {
-      end(absl::CancelledError("the client went away"));
-    } else if (download_.next(down_)) {
-      write();
-    } else {
-      permit_.drop_bytes(std::exchange(item_bytes_, 0));
-      read();
-    }
+    step([this, ok] {
+      watch_.disarm();
+      if (!ok) {
+        end(absl::CancelledError("the client went away"));
+      } else if (download_.next(down_)) {
+        write();
+      } else {
+        permit_.drop_bytes(std::exchange(item_bytes_, 0));
+        read();
+      }
+    });
   }
 
-  void OnCancel() override { cancel_.run(); }
+  void OnCancel() override {
+    run_contained("the cancellation of a call", [this] { cancel_.run(); });
+  }
   void OnDone() override { delete this; }
 
  private:
+  // Runs a step. An exception ends the call with an error: each step calls gRPC last.
+  template <class F>
+  void step(F&& run) {
+    at_boundary("a step of a stream", run, [this](const absl::Status& error) { end(error); });
+  }
+
   static absl::Status cancelled_by_client() { return absl::CancelledError("cancelled by the client"); }
 
   // Only the client's own deadline ends the whole stream. The default timeout bounds each wait for an item.
@@ -118,13 +189,15 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
     // The last item ends this call, which may be deleted before next() returns.
     const std::shared_ptr<ItemStream> stream = stream_;
     stream->next([this](absl::StatusOr<std::optional<ItemStream::Item>> item) {
-      if (!item.ok()) {
-        end(item.status());
-      } else if (!item->has_value()) {
-        end(absl::OkStatus());
-      } else {
-        write_item(**item);
-      }
+      step([&] {
+        if (!item.ok()) {
+          end(item.status());
+        } else if (!item->has_value()) {
+          end(absl::OkStatus());
+        } else {
+          write_item(**item);
+        }
+      });
     });
   }
 
@@ -165,7 +238,7 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
   std::string worker_;
   Type type_;
   SessionUse session_;
-  Limits::Permit permit_;
+  Quotas::Permit permit_;
   std::shared_ptr<ItemStream> stream_;
   uint64_t window_bytes_ = 0;
   uint64_t item_bytes_ = 0;

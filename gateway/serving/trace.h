@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 namespace gradwire::gateway {
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "gradwire/base/log/contained.h"
 #include "gradwire/gateway/serving/cancel_action.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
@@ -16,7 +17,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   UnaryCall(std::shared_ptr<Core> core, grpc::CallbackServerContext& context, v1::CallRequest& request,
             v1::CallResponse& response)
       : context_(context), response_(response) {
-    absl::StatusOr<Limits::Permit> permit = enter_call(*core, context);
+    absl::StatusOr<Quotas::Permit> permit = enter_call(*core, context);
     if (!permit.ok()) {
       Finish(reply_status(context, permit.status()));
       return;
@@ -28,17 +29,24 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     input->permit = *std::move(permit);
     // This reactor lives until Finish(), which only this lambda calls.
     auto invocation = std::make_shared<Invocation>(std::move(core), std::move(input),
-                                                   [this](Outcome outcome) { finish(std::move(outcome)); });
+                                                   [this](Outcome outcome) { finish(outcome); });
     if (cancel_.set([invocation] { invocation->cancel(); })) invocation->start();
   }
 
-  void OnCancel() override { cancel_.run(); }
+  void OnCancel() override {
+    run_contained("the cancellation of a call", [this] { cancel_.run(); });
+  }
   void OnDone() override { delete this; }
 
  private:
-  void finish(Outcome outcome) {
-    if (outcome.status.ok()) response_.Swap(&outcome.response);
-    Finish(reply_status(context_, outcome.status, std::move(outcome.detail)));
+  void finish(Outcome& outcome) {
+    at_boundary(
+        "the answer to a call",
+        [&] {
+          if (outcome.status.ok()) response_.Swap(&outcome.response);
+          Finish(reply_status(context_, outcome.status, std::move(outcome.detail)));
+        },
+        [this](const absl::Status& error) { Finish(reply_status(context_, error)); });
   }
 
   grpc::CallbackServerContext& context_;

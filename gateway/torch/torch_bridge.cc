@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/codec/torch/tensor_layout.h"
-#include "gradwire/codec/torch/tensor_memory.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/tensor_layout.h"
+#include "gradwire/codec/torch/tensors/tensor_memory.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/gateway/values/dtypes.h"
 #include "gradwire/gateway/values/tensors.h"
 
@@ -25,15 +25,6 @@ class TorchBridge final : public TensorBridge {
     const auto dtype = static_cast<at::ScalarType>(torch_number(tensor.dtype));
     return static_cast<uint32_t>(encoder.tensors<rpc::TorchTensors>().add(
         rpc::tensor_over(std::move(tensor.bytes), tensor.shape, {}, dtype), /*give_away=*/true));
-  }
-
-  uint64_t bytes(const rpc::TensorSet& tensors) const override {
-    uint64_t all = 0;
-    for (const at::Tensor& tensor : static_cast<const rpc::TorchTensors&>(tensors).tensors) {
-      // A sparse tensor has no size in bytes. read() refuses it.
-      if (tensor.layout() == at::kStrided) all += tensor.nbytes();
-    }
-    return all;
   }
 
   absl::StatusOr<TensorBytes> read(rpc::TensorSet& tensors, uint32_t index) override {

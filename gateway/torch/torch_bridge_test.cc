@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/gateway/values/dtypes.h"
 #include "gradwire/gateway/values/tensors.h"
 

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
-#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensors/tensor_layout.h"
 #include "gradwire/gateway/values/dtypes.h"
 
 namespace gradwire::gateway {

@@ -29,8 +29,6 @@ class TensorBridge {
   // Adds a tensor over the bytes to a message, without a copy. Returns its index. REQUIRES: checked_bytes()
   // accepts the tensor, and the buffer comes from allocate().
   virtual uint32_t add(TensorBytes tensor, rpc::Encoder& encoder) = 0;
-  // The bytes of all tensors of a received message.
-  virtual uint64_t bytes(const rpc::TensorSet& tensors) const = 0;
   // Returns the tensor at `index` of a received message; the bytes are copied only if they are not row-major.
   // InvalidArgument for a tensor that clients cannot receive.
   virtual absl::StatusOr<TensorBytes> read(rpc::TensorSet& tensors, uint32_t index) = 0;

@@ -1,19 +1,20 @@
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 
 #include <thread>
 
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/fork.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/rpc/agent/agent_impl.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/agent/global_agent.h"
-#include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/core/agent_statistics.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/current_agent.h"
+#include "gradwire/rpc/core/deadline.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 
@@ -25,23 +26,36 @@ std::vector<ExtensionFactory>& factories() {
   return *registered;
 }
 
-// The name of the worker for which the thread works, for the lines of the log. A name never changes.
-std::string worker_of_thread() {
-  static thread_local bool ended = false;
+// Whether the thread ends, so that its execution state is destroyed already.
+bool thread_ends() {
+  static thread_local bool ends = false;
   struct End {
-    ~End() { ended = true; }
+    ~End() { ends = true; }
   };
-  // A line may be written while the thread ends, when its execution state is destroyed already.
-  if (ended) return "";
-  const std::shared_ptr<const Agent>& agent = CurrentAgent::get();
+  if (ends) return true;
+  (void)CurrentAgent::get();
   // Constructed after the execution state, so destroyed before it.
   static thread_local End end;
   (void)&end;
+  return false;
+}
+
+// The name of the worker for which the thread works, for the lines of the log. A name never changes.
+std::string worker_of_thread() {
+  if (thread_ends()) return "";
+  const std::shared_ptr<const Agent>& agent = CurrentAgent::get();
   return agent == nullptr ? "" : agent->services().self().name;
 }
 
-[[maybe_unused]] const bool source_is_set = [] {
+std::shared_ptr<Executor> executor_of_thread() {
+  if (thread_ends()) return nullptr;
+  const std::shared_ptr<Agent> agent = Agent::current_or_null();
+  return agent == nullptr ? nullptr : agent->executor();
+}
+
+[[maybe_unused]] const bool sources_are_set = [] {
   set_log_worker_source(&worker_of_thread);
+  set_executor_source(&executor_of_thread);
   return true;
 }();
 
@@ -81,7 +95,9 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
   // The agent's own threads also hold the agent while they work for it. The returned pointer has an owner
   // count of its own, so that the shutdown runs on a thread of the user, which can wait for the agent's
   // threads.
-  return std::shared_ptr<Agent>(agent.get(), [agent](Agent*) mutable {
+  return std::shared_ptr<Agent>(agent.get(), [agent, impl = &impl](Agent*) mutable {
+    // In a forked child the threads and the connections are those of the parent.
+    if (!agent->impl().runtime.mark.here()) return leak_after_fork(agent);
     auto end = [agent = std::move(agent)]() mutable {
       (void)agent->impl().shut_down(false, absl::ZeroDuration());
       agent.reset();
@@ -89,7 +105,9 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
     if (Executor::current() != nullptr) {
       // A handler has destroyed the last copy, and a handler cannot wait for handlers. So another thread does
       // it. It is detached, because no owner is left that could join it.
-      std::thread(std::move(end)).detach();
+      absl::StatusOr<std::thread> thread =
+          impl->start_end(std::make_shared<absl::AnyInvocable<void()>>(std::move(end)));
+      if (thread.ok()) thread->detach();
     } else {
       end();
     }
@@ -112,6 +130,12 @@ std::shared_ptr<Agent> Agent::current() {
 }
 
 AgentImpl& Agent::impl() const { return services_->impl(); }
+
+AgentImpl& Agent::own_impl() const {
+  throw_if_error(impl().runtime.check_process());
+  return impl();
+}
+
 AgentServices& Agent::services() const { return *services_; }
 Caller& Agent::caller() const { return *impl().caller; }
 RRefService& Agent::rrefs() const { return *impl().rrefs; }
@@ -120,51 +144,54 @@ std::shared_ptr<Executor> Agent::executor() const { return impl().runtime.execut
 WorkerInfo Agent::get_worker_info() const { return impl().runtime.self.info(); }
 
 WorkerInfo Agent::get_worker_info(const std::string& name) const {
-  return value_or_throw(impl().peers->find(name, -1))->worker.info();
+  return value_or_throw(own_impl().peers->find(name, -1))->worker.info();
 }
 
 std::vector<WorkerInfo> Agent::get_worker_infos() const {
   std::vector<WorkerInfo> infos;
   // In an open group a lost worker's name and id are not kept for a successor, so lost workers are left out.
   const std::vector<Worker> workers =
-      impl().membership->is_open() ? impl().peers->live_workers() : impl().peers->workers();
+      own_impl().membership->is_open() ? own_impl().peers->live_workers() : own_impl().peers->workers();
   for (const Worker& worker : workers) infos.push_back(worker.info());
   return infos;
 }
 
 WorkerState Agent::worker_state(const std::string& name) const {
-  return impl().peers->state(*value_or_throw(impl().peers->find(name, -1)));
+  return own_impl().peers->state(*value_or_throw(own_impl().peers->find(name, -1)));
 }
 
 std::shared_ptr<void> Agent::on_worker_change(
     std::function<void(const WorkerInfo& worker, WorkerState state)> callback) {
-  return impl().membership->changes().subscribe(std::move(callback));
+  return own_impl().membership->changes().subscribe(std::move(callback));
 }
 
 WorkerInfo Agent::wait_for_worker(const std::string& name, absl::Duration timeout) {
-  return value_or_throw(impl().membership->wait_for_worker(name, timeout));
+  return value_or_throw(own_impl().membership->wait_for_worker(name, timeout));
 }
 
 void Agent::shutdown(bool graceful, absl::Duration timeout) {
+  AgentImpl& impl = own_impl();
   const LogWorkerScope lines_name_it(services_->self().name);
-  throw_if_error(impl().shut_down(graceful, timeout));
+  throw_if_error(impl.shut_down(graceful, timeout));
 }
 
 void Agent::set_rpc_timeout(absl::Duration timeout) {
-  throw_if_error(impl().runtime.rpc_timeout.set(timeout));
+  throw_if_error(own_impl().runtime.rpc_timeout.set(timeout));
 }
-absl::Duration Agent::get_rpc_timeout() const { return impl().runtime.rpc_timeout.get(); }
+absl::Duration Agent::get_rpc_timeout() const { return own_impl().runtime.rpc_timeout.get(); }
 
 void Agent::barrier(const std::vector<std::string>& names, const std::optional<absl::Duration>& timeout) {
-  throw_if_error(impl().wait_at_barrier(names, services_->call_deadline(timeout)));
+  throw_if_error(own_impl().wait_at_barrier(names, services_->call_deadline(timeout)));
 }
 
-AgentStatistics Agent::statistics() const { return impl().statistics(); }
-AgentTables Agent::tables() const { return impl().tables(); }
-std::string Agent::metrics_text() const { return impl().metrics->text(); }
-std::string Agent::metrics_address() const { return impl().metrics->address(); }
+AgentStatistics Agent::statistics() const { return own_impl().statistics(); }
+AgentTables Agent::tables() const { return own_impl().tables(); }
+std::string Agent::metrics_text() const { return own_impl().metrics->text(); }
+std::string Agent::metrics_address() const { return own_impl().metrics->address(); }
 
-std::string Agent::flight_record() const { return impl().flight->text(impl().runtime.recorder->capacity()); }
+std::string Agent::flight_record() const {
+  return own_impl().flight->text(own_impl().runtime.recorder->capacity());
+}
 
 AgentServices::AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options)
     : agent_(std::move(agent)), impl_(std::make_unique<AgentImpl>(*this, std::move(options))) {}

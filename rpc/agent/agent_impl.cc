@@ -1,6 +1,7 @@
 #include "gradwire/rpc/agent/agent_impl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <set>
@@ -12,19 +13,20 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/flight/trace_settings.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/name.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/agent/graceful_shutdown.h"
-#include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/link.h"
-#include "gradwire/rpc/metrics/call_metrics.h"
-#include "gradwire/rpc/transfers/transfer_settings.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
+#include "gradwire/rpc/registry/registry.h"
 #include "gradwire/rpc/transfers/transfer_watch.h"
-#include "gradwire/security/environment.h"
-#include "gradwire/store/init_method.h"
+#include "gradwire/security/setup/environment.h"
+#include "gradwire/store/init/init_method.h"
 #include "gradwire/store/measured/measured_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/transport/event_loop.h"
@@ -36,11 +38,20 @@ namespace {
 // Time that queued messages have to leave: at the end of a graceful shutdown, and of any other one.
 constexpr absl::Duration kFlush = absl::Seconds(2);
 constexpr absl::Duration kShortFlush = absl::Milliseconds(200);
+// The pause before another attempt to start a thread that ends the agent.
+constexpr absl::Duration kRetryEnd = absl::Milliseconds(20);
 
 // Gives a rank that is taken the same code as the directory, InvalidArgument, if the init method finds it.
 absl::StatusOr<store::Rendezvous> with_directory_code(absl::StatusOr<store::Rendezvous> found) {
   if (!absl::IsAlreadyExists(found.status())) return found;
   return absl::InvalidArgumentError(found.status().message());
+}
+
+std::string reader_state(const transport::EventLoop& loop) {
+  const transport::EventLoop::Driver driver = loop.driver();
+  if (driver.thread == 0) return "no thread reads the connections";
+  return absl::StrCat("thread ", driver.thread, ", which reads the connections, handles ",
+                      driver.doing == nullptr ? "something" : driver.doing);
 }
 
 }  // namespace
@@ -87,10 +98,12 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   GRADWIRE_RETURN_IF_ERROR(check_caller_limits(runtime.options.caller_limits, runtime.options.flow));
   GRADWIRE_RETURN_IF_ERROR(runtime.rpc_timeout.set(runtime.options.rpc_timeout));
   GRADWIRE_ASSIGN_OR_RETURN(runtime.loop, transport::EventLoop::create());
+  if (runtime.options.hooks != nullptr && runtime.options.hooks->loop_made)
+    runtime.options.hooks->loop_made(runtime.loop);
   threads.poller = runtime.loop;
   threads.wait = runtime.options.wait;
-  runtime.executor = std::make_shared<ThreadPool>(threads);
-  runtime.timers = std::make_unique<TimerQueue>();
+  GRADWIRE_ASSIGN_OR_RETURN(runtime.executor, make_with_threads<ThreadPool>(threads));
+  GRADWIRE_ASSIGN_OR_RETURN(runtime.timers, make_with_threads<TimerQueue>());
   runtime.fences = std::make_shared<FenceWatch>(*runtime.timers, runtime.executor);
   GRADWIRE_RETURN_IF_ERROR(runtime.devices.start(runtime.options, runtime.self));
   if (runtime.devices.any()) {
@@ -115,7 +128,11 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   const auto observers = std::make_shared<Observers>();
   peers = std::make_unique<Peers>(std::move(transports), *this, *runtime.timers,
                                   Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat,
-                                                 runtime.options.limits, observers, transfers});
+                                                 runtime.options.limits, observers, transfers,
+                                                 [loop = runtime.loop](absl::AnyInvocable<void()> task) {
+                                                   return loop->post_after_reading(std::move(task));
+                                                 },
+                                                 [loop = runtime.loop] { return reader_state(*loop); }});
   rrefs = std::make_shared<RRefService>(
       agent_, *peers, HoldLimit{runtime.options.caller_limits.max_references, &runtime.refusals});
   auto meetings = std::make_unique<Barriers>(agent_);
@@ -126,13 +143,15 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       std::min(runtime.options.flight.records, FlightRecordOptions::kMostRecords)));
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
-  membership = std::make_unique<Membership>(runtime, *peers, rrefs->driver());
+  membership = std::make_unique<MembershipDriver>(runtime, *peers, rrefs->driver());
   metrics = std::make_unique<AgentMetrics>(
       AgentMetrics::Sources{runtime, *peers, *transport_parts_.shm, *transport_parts_.pool,
                             [this] { return statistics(); }, [this] { return tables(); }});
-  flight = std::make_unique<AgentFlight>(AgentFlight::Parts{runtime, *caller, server->calls(), *peers});
-  runtime.on_timeout = [this](const absl::Status& error) { flight->timed_out(error); };
-  inspector = std::make_unique<Inspector>(Inspector::Parts{
+  flight = std::make_unique<AgentFlight>(AgentFlight::Sources{runtime, *caller, server->calls(), *peers});
+  runtime.on_timeout = [this](const absl::Status& error, absl::Duration timeout) {
+    flight->timed_out(error, timeout);
+  };
+  inspector = std::make_unique<Inspector>(Inspector::Sources{
       .runtime = runtime,
       .peers = *peers,
       .server = *server,
@@ -284,7 +303,7 @@ void AgentImpl::on_settled(const Worker& peer) {
 }
 
 void AgentImpl::on_worker_state(const Worker& peer, WorkerState state) {
-  membership->changes().notify(peer.info(), state);
+  membership->worker_state(peer, state);
 }
 
 void AgentImpl::on_unresponsive(const Worker& peer, const absl::Status& reason) {
@@ -314,22 +333,20 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
   if (!graceful || membership->directory() == nullptr) return stop(reason, kShortFlush);
   const absl::Time deadline =
       timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
-  // A second caller returns when the first one does.
-  absl::Status status;
-  std::call_once(ended_gracefully_, [&] {
+  return ended_gracefully_.run([&] {
+    absl::Status status;
     // If calls are refused already, a shutdown that was not graceful has come first.
     if (runtime.accepts_calls().ok()) {
       status = shut_down_gracefully({runtime, *peers, rrefs->driver(), *caller, server->calls(), *membership},
                                     deadline);
     }
     status.Update(stop(reason, kFlush));
+    return status;
   });
-  return status;
 }
 
 absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
-  absl::Status ended;
-  std::call_once(stopped_, [&] {
+  return stopped_.run([&] {
     runtime.closed = true;
     if (metrics != nullptr) metrics->stop();
     log(LogLevel::kInfo, "worker \"", runtime.self.name, "\" shuts down: ", reason.message());
@@ -337,16 +354,18 @@ absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
     const absl::Status closed = runtime.accepts_calls();
     // The order matters: first end what may call (handlers, extensions, pending calls), then leave the group,
     // then close the connections, and join the threads last.
-    server->calls().stop(reason);
+    // For its callers this worker cannot be reached any more. The reason, which peers get with the Goodbye,
+    // has another code: it says that this worker has left, and refuses nobody (Handshake::part).
+    server->calls().stop(
+        absl::UnavailableError(absl::StrCat("worker \"", runtime.self.name, "\" has shut down")));
     for (const auto& extension : runtime.extensions) extension->shutdown(closed);
     runtime.fences->stop(closed);
     caller->end_all(closed);
     membership->stop(closed);
     peers->shutdown(reason, flush);
     rrefs->driver().shutdown(closed);
-    ended = end_threads();
+    return end_threads();
   });
-  return ended;
 }
 
 void AgentImpl::join_threads() {
@@ -355,6 +374,18 @@ void AgentImpl::join_threads() {
   runtime.executor->shutdown();
   runtime.timers->shutdown();
   transport::end(*runtime.loop);
+}
+
+// The timers' thread exists until join_threads(), so it can wait for another thread.
+absl::StatusOr<std::thread> AgentImpl::start_end(std::shared_ptr<absl::AnyInvocable<void()>> step) {
+  absl::StatusOr<std::thread> thread = start_thread("agent-end", [step] { std::exchange(*step, nullptr)(); });
+  if (thread.ok()) return thread;
+  // The timer keeps its copy, so that it can run again if this throws.
+  runtime.timers->schedule(Clock::system().now() + kRetryEnd, [this, step = std::move(step)] {
+    absl::StatusOr<std::thread> later = start_end(step);
+    if (later.ok()) later->detach();
+  });
+  return thread;
 }
 
 // A handler may ignore that its call was cancelled, so joining the threads can take indefinitely. A separate
@@ -369,23 +400,42 @@ absl::Status AgentImpl::end_threads() {
   std::promise<void> promise;
   const std::future<void> joined = promise.get_future();
   // The joiner holds the agent, because the handlers need it while they run.
-  std::thread joiner([this, keep = std::move(keep), promise = std::move(promise)]() mutable {
+  const auto begun = std::make_shared<std::atomic<bool>>(false);
+  absl::StatusOr<std::thread> joiner = start_end(std::make_shared<absl::AnyInvocable<void()>>(
+      [this, keep = std::move(keep), promise = std::move(promise), begun]() mutable {
+        if (begun->exchange(true)) return;
+        join_threads();
+        promise.set_value();
+      }));
+  // Without running tasks the threads end at once, so this thread can join them.
+  if (!joiner.ok() && runtime.executor->pending() == 0 && !begun->exchange(true)) {
     join_threads();
-    promise.set_value();
-  });
-  if (joined.wait_for(absl::ToChronoNanoseconds(timeout)) == std::future_status::ready) {
-    joiner.join();
     return absl::OkStatus();
   }
-  joiner.detach();
+  if (joined.wait_for(absl::ToChronoNanoseconds(timeout)) == std::future_status::ready) {
+    if (joiner.ok()) joiner->join();
+    return absl::OkStatus();
+  }
+  if (joiner.ok()) joiner->detach();
+  if (!joiner.ok() && !*begun) {
+    return with_context(joiner.status(), absl::StrCat("the threads of worker \"", runtime.self.name,
+                                                      "\" were not joined after its shutdown"));
+  }
+  // Calls that wait for their turn have no thread.
   std::set<std::string> callees;
   for (const CallReport& call : server->calls().calls_in_progress()) {
-    callees.insert(absl::StrCat("\"", call.callee, "\""));
+    if (call.state == CallState::kRunning) callees.insert(absl::StrCat("\"", call.callee, "\""));
   }
-  absl::Status unfinished = absl::DeadlineExceededError(absl::StrCat(
-      "handlers of worker \"", runtime.self.name, "\" are still running ", absl::FormatDuration(timeout),
-      " after its shutdown cancelled their calls: ", absl::StrJoin(callees, ", "),
-      "; their threads were not joined; let the handlers check CallContext::current()->cancelled()"));
+  absl::Status unfinished = absl::DeadlineExceededError(
+      callees.empty()
+          ? absl::StrCat("a continuation or a destructor on a thread of worker \"", runtime.self.name,
+                         "\" is still running ", absl::FormatDuration(timeout),
+                         " after its shutdown; its thread was not joined")
+          : absl::StrCat("handlers of worker \"", runtime.self.name, "\" are still running ",
+                         absl::FormatDuration(timeout),
+                         " after its shutdown cancelled their calls: ", absl::StrJoin(callees, ", "),
+                         "; their threads were not joined; let the handlers check "
+                         "CallContext::current()->cancelled()"));
   log(LogLevel::kError, unfinished.message());
   return unfinished;
 }

@@ -1,22 +1,25 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "gradwire/rpc/agent/membership.h"
-#include "gradwire/rpc/agent/runtime.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "gradwire/rpc/agent/agent_flight.h"
+#include "gradwire/rpc/agent/agent_metrics.h"
+#include "gradwire/rpc/agent/membership_driver.h"
+#include "gradwire/rpc/agent/shared_end.h"
 #include "gradwire/rpc/agent/transports.h"
 #include "gradwire/rpc/barrier/barriers.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/caller/caller.h"
-#include "gradwire/rpc/flight/agent_flight.h"
 #include "gradwire/rpc/inspect/inspector.h"
 #include "gradwire/rpc/link/peers.h"
-#include "gradwire/rpc/metrics/agent_metrics.h"
 #include "gradwire/rpc/rref/service.h"
-#include "gradwire/store/measured/store_times.h"
+#include "gradwire/rpc/runtime/runtime.h"
+#include "gradwire/store/measured/measured_store.h"
 
 namespace gradwire::rpc {
 
@@ -29,6 +32,10 @@ class AgentImpl : public Peers::Sink {
   // Starts all parts and joins the group. If it fails, everything that was started has been stopped again.
   absl::Status start(const std::string& name, int rank, int world_size);
   absl::Status shut_down(bool graceful, absl::Duration timeout);
+  // Runs a step of the agent's end, which owns the agent, on a thread of its own. If the system has no
+  // threads left, it returns that error and tries again until there is one, or until the agent's timers have
+  // ended.
+  absl::StatusOr<std::thread> start_end(std::shared_ptr<absl::AnyInvocable<void()>> step);
   // As the functions of Agent.
   AgentStatistics statistics() const;
   AgentTables tables() const;
@@ -56,7 +63,7 @@ class AgentImpl : public Peers::Sink {
   std::shared_ptr<RRefService> rrefs;
   std::unique_ptr<Caller> caller;
   std::unique_ptr<Server> server;
-  std::unique_ptr<Membership> membership;
+  std::unique_ptr<MembershipDriver> membership;
   std::unique_ptr<AgentMetrics> metrics;
   // Reads the parts above, so it is destroyed before them.
   std::unique_ptr<AgentFlight> flight;
@@ -66,10 +73,11 @@ class AgentImpl : public Peers::Sink {
                         std::vector<transport::Buffer>& buffers) const;
   // Connects to every member (connect_at_init).
   absl::Status connect_to_all();
-  // Stops all parts, once. Returns when that is done, by this thread or by another. Only the thread that does
-  // it gets an error, which names the handlers that are still running.
+  // Stops all parts, once. Returns when that is done, by this thread or by another. The error names the
+  // handlers that are still running.
   absl::Status stop(const absl::Status& reason, absl::Duration flush);
-  // Joins all threads. Returns DeadlineExceeded if handlers are still running after handler_timeout.
+  // Joins all threads. Returns an error if that lasts longer than handler_timeout: DeadlineExceeded if
+  // handlers are still running, ResourceExhausted if the system has no thread left that joins them.
   absl::Status end_threads();
   void join_threads();
 
@@ -80,8 +88,8 @@ class AgentImpl : public Peers::Sink {
   const std::shared_ptr<store::StoreTimes> store_times_ = std::make_shared<store::StoreTimes>();
   // Owned by the extensions. Set by start().
   Barriers* barriers_ = nullptr;
-  std::once_flag ended_gracefully_;
-  std::once_flag stopped_;
+  SharedEnd ended_gracefully_;
+  SharedEnd stopped_;
 };
 
 }  // namespace gradwire::rpc

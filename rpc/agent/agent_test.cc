@@ -1,9 +1,14 @@
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "gradwire/rpc/call.h"
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/runtime/runtime.h"
 #include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {
@@ -31,6 +36,38 @@ TEST(Agent, SyncCallReturnsResult) {
 TEST(Agent, CallToItselfWorks) {
   testing::Group group(1);
   EXPECT_EQ(group[0]->rpc_sync<&sum>("worker0", 2, 3), 5);
+}
+
+// Whether a continuation of the future runs on the executor, and not inside of the frame that attaches it.
+template <class T>
+bool continues_on(const std::shared_ptr<Executor>& executor, const Future<T>& future) {
+  Executor* where = nullptr;
+  const Future<void> done =
+      future.then([&where](const typename Future<T>::Result&) { where = Executor::current(); });
+  done.wait();
+  return where == executor.get();
+}
+
+Future<int> coroutine(Future<int> awaited) { co_return co_await awaited + 1; }
+
+TEST(Agent, FuturesOfTheProgramContinueOnItsExecutor) {
+  testing::Group group(1);
+  const std::shared_ptr<Executor> executor = group[0]->executor();
+  AgentGuard guard(group[0]);
+  EXPECT_TRUE(continues_on(executor, Future<int>(Future<int>::Result(1))));
+  EXPECT_TRUE(continues_on(executor, coroutine(Future<int>(Future<int>::Result(1)))));
+  EXPECT_TRUE(continues_on(executor, collect(std::vector<Future<int>>())));
+  EXPECT_TRUE(continues_on(executor, RRef<int64_t>(1).confirmed()));
+  Promise<int> own;
+  own.set_value(1);
+  EXPECT_TRUE(continues_on(executor, own.future()));
+  // The same for a callback that is attached before the promise is completed.
+  Promise<int> later;
+  Executor* where = nullptr;
+  const Future<void> done = later.future().then([&where](int) { where = Executor::current(); });
+  later.set_value(1);
+  done.wait();
+  EXPECT_EQ(where, executor.get());
 }
 
 TEST(Agent, HandlerExceptionNamesWorkerAndFunction) {
@@ -64,6 +101,25 @@ TEST(Agent, RemoteObjectServesMethods) {
     EXPECT_EQ(result.to_here(), 16);
   }
   group.expect_empty();
+}
+
+// A handler may pass on the error that its nested call gets when its worker shuts down. It must not say to
+// the caller that the caller's own agent has shut down.
+TEST(AgentRuntime, ErrorOfItsOwnShutdownIsUnavailableForOtherCallers) {
+  AgentRuntime runtime;
+  runtime.self = {"self", 0, 1};
+  const Worker other = {"other", 1, 2};
+  const absl::Status mine = absl::FailedPreconditionError("the handler's own error");
+  EXPECT_EQ(runtime.for_caller(other, mine), mine);
+  runtime.closed = true;
+  EXPECT_EQ(runtime.for_caller(other, mine), mine);
+  const absl::Status closed =
+      with_worker(with_context(runtime.accepts_calls(), "a nested call"), runtime.self.name);
+  EXPECT_EQ(runtime.for_caller(runtime.self, closed), closed);
+  const absl::Status seen = runtime.for_caller(other, closed);
+  EXPECT_EQ(seen.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(seen.message(), closed.message());
+  EXPECT_EQ(worker_of(seen), "self");
 }
 
 }  // namespace

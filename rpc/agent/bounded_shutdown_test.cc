@@ -14,8 +14,8 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/testing/cut_store.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
@@ -33,15 +33,13 @@ using ::testing::HasSubstr;
 // Runs a start that must fail soon with `code`, and must leave no threads or descriptors.
 void expect_failure(absl::StatusCode code, const std::string& text, const std::function<void()>& start) {
   { testing::Group warm_up(1); }
-  const int threads = transport::count_threads();
-  const int descriptors = transport::count_descriptors();
+  const transport::ProcessCounts before;
   const absl::Time begin = absl::Now();
   const absl::Status status = status_of(start);
   EXPECT_EQ(status.code(), code) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(text));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
-  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
+  EXPECT_EQ(before.left(), "");
 }
 
 RpcBackendOptions with_store(absl::Duration join_timeout = absl::Milliseconds(200)) {
@@ -171,8 +169,7 @@ GRADWIRE_RPC(be_stubborn)
 
 TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
   { testing::Group warm_up(1); }
-  const int threads = transport::count_threads();
-  const int descriptors = transport::count_descriptors();
+  const transport::ProcessCounts before;
   for (const bool graceful : {false, true}) {
     RpcBackendOptions options = with_store(absl::Seconds(30));
     options.handler_timeout = absl::Milliseconds(200);
@@ -194,9 +191,46 @@ TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
     call = Future<int64_t>();
     // When the handler ends, nothing of the agent remains.
     stubborn_may_end() = true;
-    EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-    EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
+    EXPECT_EQ(before.left(), "");
   }
+}
+
+int64_t give_one() { return 1; }
+GRADWIRE_RPC(give_one)
+
+TEST(BoundedShutdown, OnlyRunningHandlersAreNamed) {
+  RpcBackendOptions options = with_store(absl::Seconds(30));
+  options.handler_timeout = absl::Milliseconds(200);
+  options.num_worker_threads = 1;
+  options.max_worker_threads = 1;
+  stubborn_started() = Promise<void>();
+  stubborn_may_end() = false;
+  auto agent = Agent::start("only", 0, 1, options);
+  Future<int64_t> running = agent->rpc_async<&be_stubborn>("only");
+  stubborn_started().future().wait();
+  Future<int64_t> queued = agent->rpc_async<&give_one>("only");
+  ASSERT_TRUE(eventually([&] { return agent->tables().served_calls == 2; }));
+  const absl::Status status = status_of([&] { agent->shutdown(false); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("be_stubborn"));
+  EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("give_one")));
+  stubborn_may_end() = true;
+}
+
+TEST(BoundedShutdown, ContinuationThatDoesNotEndIsNotCalledAHandler) {
+  RpcBackendOptions options = with_store(absl::Seconds(30));
+  options.handler_timeout = absl::Milliseconds(200);
+  stubborn_started() = Promise<void>();
+  stubborn_may_end() = false;
+  auto agent = Agent::start("only", 0, 1, options);
+  Future<int64_t> after = agent->rpc_async<&give_one>("only").then([](int64_t) { return be_stubborn(); });
+  stubborn_started().future().wait();
+  ASSERT_TRUE(eventually([&] { return agent->tables().served_calls == 0; }));
+  const absl::Status status = status_of([&] { agent->shutdown(false); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a continuation or a destructor"));
+  stubborn_may_end() = true;
+  EXPECT_EQ(after.wait(), 1);
 }
 
 TEST(BoundedShutdown, HandlerThatEndsAfterAWhileIsWaitedFor) {

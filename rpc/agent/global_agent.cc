@@ -1,5 +1,6 @@
 #include "gradwire/rpc/agent/global_agent.h"
 
+#include "gradwire/base/fork.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::rpc {
@@ -11,8 +12,8 @@ struct Global {
 };
 
 Global& global() {
-  static Global* instance = new Global;
-  return *instance;
+  static constinit PerProcess<Global> instance;
+  return instance.get();
 }
 
 }  // namespace
@@ -27,6 +28,13 @@ void set_global_agent(std::shared_ptr<Agent> agent) {
   // agent's destructor joins threads.
   MutexLock lock(global().mutex);
   global().agent.swap(agent);
+}
+
+void clear_global_agent(const std::shared_ptr<Agent>& agent) {
+  // The last owner is often `old`, so it is destroyed after the lock is released.
+  std::shared_ptr<Agent> old;
+  MutexLock lock(global().mutex);
+  if (global().agent == agent) old.swap(global().agent);
 }
 
 }  // namespace gradwire::rpc

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/log/progress.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/membership.pb.h"
@@ -51,7 +51,12 @@ class GracefulShutdown {
   }
 
   absl::Status run() {
-    if (parts_.membership.is_open()) return finish_own_work();
+    if (parts_.membership.is_open()) {
+      // Otherwise the calls of others could go on without limit, and chance would decide which of them fail.
+      parts_.served.leave(absl::UnavailableError(
+          absl::StrCat("worker \"", self_.name, "\" is shutting down; the call has not run")));
+      return finish_own_work();
+    }
     absl::Status status = agree_in_rounds();
     if (!status.ok()) return share_failure(name_lost_member(std::move(status)));
     return leave_together();
@@ -79,11 +84,17 @@ class GracefulShutdown {
       return worker.ok() ? worker->name : std::string("unknown");
     };
     std::vector<ShutdownWait::Unfinished> list;
+    const auto add = [&](CallReport call, Kind kind, Kind stream_kind) {
+      const bool is_stream = !call.stream_of.empty();
+      list.push_back({is_stream ? stream_kind : kind, std::move(is_stream ? call.stream_of : call.callee),
+                      name_of(call.peer), call.since});
+    };
     for (CallReport& call : parts_.served.calls_in_progress()) {
-      list.push_back({Kind::kServed, std::move(call.callee), name_of(call.peer), call.since});
+      if (call.target != Id()) call.stream_of = parts_.references.stream_of(call.target);
+      add(std::move(call), Kind::kServed, Kind::kStreamServed);
     }
     for (CallReport& call : parts_.caller.pending().waiting()) {
-      list.push_back({Kind::kCalled, std::move(call.callee), name_of(call.peer), call.since});
+      add(std::move(call), Kind::kCalled, Kind::kStreamRead);
     }
     if (!list.empty()) return list;
     // Work without a name: messages about references, backward passes, continuations, destructors.
@@ -164,7 +175,7 @@ class GracefulShutdown {
       const absl::Status written = store().try_set(key, report.SerializeAsString(), kLivenessCheck);
       if (written.ok()) silence_.answered();
       if (!absl::IsDeadlineExceeded(written) || Clock::system().now() >= deadline_) {
-        return with_context(store_failure(written), "shutting down gracefully");
+        return with_context(store_failure_of_member(written), "shutting down gracefully");
       }
       GRADWIRE_RETURN_IF_ERROR(store_unanswered(began));
       progress_.update([&] {
@@ -196,7 +207,7 @@ class GracefulShutdown {
         return report;
       }
       if (!absl::IsDeadlineExceeded(value.status())) {
-        return with_context(store_failure(value.status()), "shutting down gracefully");
+        return with_context(store_failure_of_member(value.status()), "shutting down gracefully");
       }
       if (store::is_wait_timeout(value.status())) {
         silence_.answered();
@@ -229,7 +240,9 @@ class GracefulShutdown {
   //      the member may also have left because it cannot reach the store either.
   //   3. If all pings are answered, wait a little longer for a loss, then return `status`.
   absl::Status name_lost_member(absl::Status status) {
-    if (!absl::IsUnavailable(status)) return status;
+    // Aborted: the store was started again, perhaps together with its worker. Or the group has declared this
+    // worker dead; then all members are lost, and the first one has the same error.
+    if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     const absl::Time asked = Clock::system().now();
     const absl::Time grace_end = asked + kLivenessCheck;
     // The ping of a worker that was never called connects first. If the worker is silent, that takes
@@ -298,7 +311,8 @@ class GracefulShutdown {
     (void)parts_.membership.directory()->leave();
     // 2. Wait until all other members have left. Rank 0 may host the store, so it must not end before them.
     const std::string done = absl::StrCat(prefix_, "done/");
-    GRADWIRE_RETURN_IF_ERROR(store_failure(store().try_set(absl::StrCat(done, self_.id), "", kLastRead)));
+    GRADWIRE_RETURN_IF_ERROR(
+        store_failure_of_member(store().try_set(absl::StrCat(done, self_.id), "", kLastRead)));
     std::vector<std::string> keys;
     for (const Worker& worker : members_) keys.push_back(absl::StrCat(done, worker.id));
     // All have agreed already, so an error changes nothing: at worst this worker ends before another one.

@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/rpc/agent/membership.h"
+#include "gradwire/rpc/agent/membership_driver.h"
 #include "gradwire/rpc/callee/served_calls.h"
 #include "gradwire/rpc/caller/caller.h"
 
@@ -15,13 +15,14 @@ struct ShutdownParts {
   ReferenceDriver& references;
   Caller& caller;
   ServedCalls& served;
-  Membership& membership;
+  MembershipDriver& membership;
 };
 
 // Runs one graceful shutdown of an agent, up to the point where everything may be stopped. The members agree
 // in rounds over the store:
 //
-//   1. Wait until this worker has no work in progress. In an open group the shutdown ends here.
+//   1. Wait until this worker has no work in progress. In an open group the shutdown refuses new calls
+//      meanwhile (ServedCalls::leave), and ends here.
 //   2. Write a report of this round: how many calls this worker has ever sent, and whether it is idle. Then
 //      read the reports of all other members for the same round. While a report is missing, ping its member.
 //      Fail if any member is lost.

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "gradwire/base/log.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/testing/group.h"
 
 // The lines in the log at GRADWIRE_LOG_LEVEL=info, with which this test runs.

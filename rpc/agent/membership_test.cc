@@ -9,7 +9,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"

@@ -1,11 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/agent/global_agent.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/init_rpc.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
@@ -128,6 +132,39 @@ TEST(Shutdown, InitRpcWorksAgain) {
   }
 }
 
+// It may be the second one of two threads that shut the same agent down.
+TEST(Shutdown, LateEndOfOneAgentDoesNotForgetTheNext) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  init_rpc("only", 0, 1, options);
+  const std::shared_ptr<Agent> first = global_agent();
+  shutdown();
+  EXPECT_EQ(global_agent(), nullptr);
+  init_rpc("only", 0, 1, options);
+  clear_global_agent(first);
+  EXPECT_EQ(rpc_sync<&add>("only", 1, 2), 3);
+  shutdown();
+}
+
+TEST(Shutdown, ThreadsThatCallItTogetherGetTheSameError) {
+  auto group = std::make_unique<testing::Group>(2);
+  absl::Status results[2];
+  std::atomic<int> begun = 0;
+  std::vector<std::thread> threads;
+  for (absl::Status& result : results) {
+    threads.emplace_back([&] {
+      ++begun;
+      result = status_of([&] { (*group)[0]->shutdown(); });
+    });
+  }
+  ASSERT_TRUE(eventually([&] { return begun == 2; }));
+  // The first one fails because of this member, a check of its life later.
+  group->kill(1);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(results[1], results[0]);
+}
+
 struct Owner {
   std::shared_ptr<Agent> agent;
 };
@@ -163,21 +200,18 @@ TEST(Shutdown, GlobalAgentStaysIfAHandlerCallsShutdown) {
 
 TEST(Shutdown, GroupsLeaveNeitherThreadsNorDescriptors) {
   { testing::Group warm_up(2); }
-  const int threads = transport::count_threads();
-  const int descriptors = transport::count_descriptors();
+  const transport::ProcessCounts before;
   for (int round = 0; round < 5; ++round) {
     testing::Group group(3);
     EXPECT_EQ(group[0]->rpc_sync<&chain>("worker1", "worker1", "worker2", 3), 3);
     if (round % 2 == 1) group.kill(1);
   }
-  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
+  EXPECT_EQ(before.left(), "");
 }
 
 TEST(Shutdown, StartsThatFailLeaveNothing) {
   { testing::Group warm_up(1); }
-  const int threads = transport::count_threads();
-  const int descriptors = transport::count_descriptors();
+  const transport::ProcessCounts before;
   RpcBackendOptions options;
   auto store = std::make_shared<store::HashStore>();
   options.store = store;
@@ -186,8 +220,7 @@ TEST(Shutdown, StartsThatFailLeaveNothing) {
   EXPECT_EQ(status_of([&] { Agent::start("a", 5, 2, options); }).code(), absl::StatusCode::kInvalidArgument);
   options.transports = {"pigeon"};
   EXPECT_EQ(status_of([&] { Agent::start("a", 0, 1, options); }).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
+  EXPECT_EQ(before.left(), "");
   // The failed starts leave nothing in the store that keeps another worker from taking the name and rank.
   options.transports = {};
   Agent::start("a", 0, 1, options)->shutdown();

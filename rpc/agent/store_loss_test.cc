@@ -1,12 +1,16 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/cut_store.h"
 #include "gradwire/store/hash_store.h"
@@ -14,6 +18,8 @@
 // References while one worker, or every worker, cannot reach the store.
 namespace gradwire::rpc {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kNoticeTimeout = absl::Seconds(60);
 
@@ -129,6 +135,69 @@ TEST_F(StoreLoss, ValuesOfTheDeadStayUntilTheLogCanBeRead) {
   cut_->restore();
   EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
   owner->shutdown(/*graceful=*/false);
+}
+
+std::string name_of_worker() { return Agent::current()->get_worker_info().name; }
+GRADWIRE_RPC(name_of_worker)
+
+TEST_F(StoreLoss, StoreThatLostItsKeysEndsJoinsForGoodAndMembersGoOn) {
+  auto a = start("a", cut_);
+  auto b = start("b", cut_);
+  a->wait_for_worker("b", kNoticeTimeout);
+  cut_->replace();
+  for (const std::shared_ptr<Agent>& agent : {a, b}) {
+    const absl::Status ended = status_of([&] { agent->wait_for_worker("nobody", kNoticeTimeout); });
+    EXPECT_EQ(ended.code(), absl::StatusCode::kAborted) << ended;
+    EXPECT_THAT(std::string(ended.message()), HasSubstr("restart all of them to have joins again"));
+  }
+  // Nobody asks the store again, whatever happens.
+  const int calls = cut_->calls();
+  EXPECT_EQ(status_of([&] { a->wait_for_worker("nobody"); }).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(a->wait_for_worker("b", kNoticeTimeout).name, "b");
+  EXPECT_EQ(a->rpc_sync<&name_of_worker>("b"), "b");
+  EXPECT_EQ(b->rpc_sync<&name_of_worker>("a"), "a");
+  b->shutdown(/*graceful=*/false);
+  EXPECT_TRUE(eventually([&] { return is_gone(a, "b"); }));
+  EXPECT_TRUE(status_of([&] { a->shutdown(/*graceful=*/true, kNoticeTimeout); }).ok());
+  EXPECT_EQ(cut_->calls(), calls);
+}
+
+TEST_F(StoreLoss, GracefulShutdownOfAFixedGroupWhoseStoreLostItsKeysIsAborted) {
+  RpcBackendOptions options;
+  options.store = cut_;
+  std::shared_ptr<Agent> b;
+  std::thread joining([&] { b = Agent::start("b", 1, 2, options); });
+  auto a = Agent::start("a", 0, 2, options);
+  joining.join();
+  cut_->replace();
+  const absl::Status ended = status_of([&] { a->shutdown(/*graceful=*/true, kNoticeTimeout); });
+  EXPECT_EQ(ended.code(), absl::StatusCode::kAborted) << ended;
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("restart all of them to have joins again"));
+  b->shutdown(/*graceful=*/false);
+}
+
+// A join is possible as soon as the store is back. A wait that fails at once would make a program that
+// repeats it spin.
+TEST_F(StoreLoss, WaitForAWorkerOutlastsAStoreThatIsAway) {
+  auto a = start("a", cut_);
+  cut_->cut();
+  ASSERT_TRUE(eventually([&] { return cannot_reach_store(a); }));
+  absl::Status joined[2];
+  std::vector<std::thread> waiting;
+  for (absl::Status& status : joined) {
+    waiting.emplace_back([&] { status = status_of([&] { a->wait_for_worker("late", kNoticeTimeout); }); });
+  }
+  // The wait above may still be counted, but not beside later ones.
+  EXPECT_TRUE(eventually([&] { return a->tables().waiting_for_workers == 2; }));
+  cut_->restore();
+  auto late = start("late");
+  for (std::thread& thread : waiting) thread.join();
+  for (const absl::Status& status : joined) EXPECT_TRUE(status.ok()) << status;
+  // Without a limit the wait ends, because nobody knows whether the store comes back.
+  cut_->cut();
+  EXPECT_EQ(status_of([&] { a->wait_for_worker("nobody"); }).code(), absl::StatusCode::kUnavailable);
+  late->shutdown(/*graceful=*/false);
+  a->shutdown(/*graceful=*/false);
 }
 
 }  // namespace

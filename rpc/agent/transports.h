@@ -7,7 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/shm/shm_transport.h"

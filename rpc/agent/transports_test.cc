@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <string>
 #include <vector>
+
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -40,6 +43,17 @@ TEST(Transports, SharedMemoryThatDoesNotWorkIsLeftOutBesideAnotherOne) {
   EXPECT_THAT(made({}, broken).value(), ElementsAre("loopback", "tcp"));
   EXPECT_THAT(made({"shm", "tcp"}, broken).value(), ElementsAre("loopback", "tcp"));
   EXPECT_THAT(made({"tcp"}, broken).value(), ElementsAre("loopback", "tcp"));
+}
+
+// Otherwise a worker that starts in a bad moment would do without shared memory until its end.
+TEST(Transports, AShortageIsAnErrorBesideAnotherTransportToo) {
+  const auto shortage = [] { return system_status("cannot create shared memory", EMFILE); };
+  for (const Names& named : {Names{}, Names{"shm", "tcp"}, Names{"shm"}}) {
+    const absl::Status status = made(named, shortage).status();
+    EXPECT_TRUE(is_local_shortage(status)) << status;
+    EXPECT_THAT(status.ToString(), HasSubstr("RLIMIT_NOFILE"));
+  }
+  EXPECT_TRUE(made({"tcp"}, shortage).ok());
 }
 
 TEST(Transports, SharedMemoryThatDoesNotWorkIsAnErrorWithoutAnotherOne) {

@@ -86,7 +86,7 @@ BarrierTable::Answers BarrierTable::arrive(const Members& members, uint64_t numb
     barrier = barriers.open.try_emplace(number).first;
   }
   barrier->second.emplace(from, ticket);
-  tickets_.emplace(ticket, Place{list, number, from});
+  tickets_.emplace(ticket, Entry{list, number, from});
   waiting_of_.add(from);
   if (barrier->second.size() == members.size()) end(list, number, absl::OkStatus(), answers);
   return answers;
@@ -108,7 +108,7 @@ BarrierTable::Answers BarrierTable::give_up(uint64_t ticket, absl::Status own, a
   Answers answers;
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return answers;
-  const Place place = found->second;
+  const Entry place = found->second;
   answer(ticket, std::move(own), answers);
   end(place.list, place.number, others, answers);
   return answers;

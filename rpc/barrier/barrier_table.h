@@ -70,7 +70,7 @@ class BarrierTable {
     uint64_t idle_since = 0;
   };
   using Lists = std::map<Members, List>;
-  struct Place {
+  struct Entry {
     // Valid while the ticket is there, because only a list without open barriers is dropped.
     Lists::iterator list;
     uint64_t number;
@@ -91,7 +91,7 @@ class BarrierTable {
   std::map<uint64_t, Lists::iterator> idle_;
   uint64_t next_idle_ = 1;
   // The places of the tickets that have not been answered.
-  std::map<uint64_t, Place> tickets_;
+  std::map<uint64_t, Entry> tickets_;
   // Their number for each member.
   WorkerCounts waiting_of_;
 };

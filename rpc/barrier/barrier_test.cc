@@ -7,11 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/init_rpc.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 
@@ -67,8 +69,9 @@ TEST(RpcBarrier, OfSomeWorkersNeedsOnlyThem) {
 TEST(RpcBarrier, TheDeadlineNamesTheMissingWorkersAndEndsTheBarrierForAll) {
   testing::Group group(4);
   const auto results = together({group[0], group[1]}, [&](Agent& agent) {
-    // The second worker has more time, but the first gives up.
-    agent.barrier({}, &agent == group[0].get() ? absl::Milliseconds(300) : absl::Seconds(100));
+    // The second worker has more time, but the first gives up. The reason must arrive in the last twentieth
+    // of the first one's time, also on a loaded machine.
+    agent.barrier({}, &agent == group[0].get() ? absl::Seconds(4) : absl::Seconds(100));
   });
   EXPECT_TRUE(absl::IsDeadlineExceeded(results[0])) << results[0];
   EXPECT_THAT(std::string(results[0].message()),
@@ -97,6 +100,21 @@ TEST(RpcBarrier, AWorkerThatEndsIsNamed) {
   for (const absl::Status& status : results) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("worker2"));
+  }
+}
+
+TEST(RpcBarrier, ALeaderThatShutsDownIsNamedAndUnavailable) {
+  testing::Group group(3);
+  std::thread killer([&] {
+    EXPECT_TRUE(eventually([&] { return group[0]->tables().served_calls == 2; }));
+    group.kill(0);
+  });
+  const auto results =
+      together({group[1], group[2]}, [](Agent& agent) { agent.barrier({}, absl::Seconds(100)); });
+  killer.join();
+  for (const absl::Status& status : results) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("worker \"worker0\""));
   }
 }
 

@@ -9,7 +9,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/core/deadline.h"
 #include "gradwire/rpc/rref/reference_codec.h"
 
 namespace gradwire::rpc {
@@ -92,15 +92,19 @@ void Barriers::serve(ServiceCall call) {
   }
   Replies replies;
   uint64_t ticket = 0;
+  absl::Status stopped;
   {
     MutexLock lock(mutex_);
-    if (stopped_.ok()) {
+    stopped = stopped_;
+    if (stopped.ok()) {
       ticket = next_ticket_++;
       waiting_[ticket].reply = std::move(call.reply);
       replies = take_locked(table_.arrive(members, arrive.number(), call.from.incarnation, ticket));
-    } else {
-      replies.emplace_back(std::move(call.reply), stopped_);
     }
+  }
+  if (!stopped.ok()) {
+    call.reply(std::move(stopped));
+    return;
   }
   run(std::move(replies));
   watch(workers, call.from);
@@ -218,6 +222,8 @@ bool Barriers::idle() const {
   return table_.waiting() == 0;
 }
 
+// The replies are errors of the messages, and not results of the barriers: the server translates them for the
+// other members, which lose their leader (AgentRuntime::for_caller).
 void Barriers::shutdown(const absl::Status& reason) {
   Replies replies;
   {
@@ -225,7 +231,7 @@ void Barriers::shutdown(const absl::Status& reason) {
     stopped_ = reason;
     replies = take_locked(table_.end_all(reason));
   }
-  run(std::move(replies));
+  for (auto& [reply, status] : replies) reply(std::move(status));
 }
 
 }  // namespace gradwire::rpc

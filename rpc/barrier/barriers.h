@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/barrier/barrier_table.h"
+#include "gradwire/rpc/core/extension.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/rref/reference_host.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

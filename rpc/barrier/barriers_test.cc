@@ -14,6 +14,9 @@
 namespace gradwire::rpc {
 namespace {
 
+// The answer to an arrival; nullopt before it.
+using Reply = std::optional<absl::StatusOr<ServiceReply>>;
+
 constexpr uint32_t kArrive = 12;
 
 // An agent without connections, in a group of three.
@@ -68,7 +71,7 @@ class FakeHost : public ReferenceHost {
 };
 
 // The arrival of worker "b" at a barrier of all three.
-ServiceCall arrival(uint64_t number, std::optional<ServiceReply>& answer) {
+ServiceCall arrival(uint64_t number, Reply& answer) {
   proto::Arrive arrive;
   for (const uint64_t member : {1, 2, 3}) arrive.add_members(member);
   arrive.set_number(number);
@@ -79,7 +82,7 @@ ServiceCall arrival(uint64_t number, std::optional<ServiceReply>& answer) {
           .sender_devices = {},
           .fence = nullptr,
           .deadline = absl::InfiniteFuture(),
-          .reply = [&answer](absl::StatusOr<ServiceReply> reply) { answer = *std::move(reply); }};
+          .reply = [&answer](absl::StatusOr<ServiceReply> reply) { answer = std::move(reply); }};
 }
 
 // The agent reports a loss once. If that is before the arrival is in the table, the arrival itself must
@@ -87,11 +90,11 @@ ServiceCall arrival(uint64_t number, std::optional<ServiceReply>& answer) {
 TEST(Barriers, MemberThatIsLostWhileAnotherArrivesEndsTheBarrier) {
   FakeHost host(/*loses=*/true);
   Barriers barriers(host);
-  std::optional<ServiceReply> answer;
+  Reply answer;
   barriers.serve(arrival(0, answer));
-  ASSERT_TRUE(answer.has_value());
+  ASSERT_TRUE(answer.has_value() && answer->ok());
   proto::StatusValue status;
-  ASSERT_TRUE(status.ParseFromString(answer->body));
+  ASSERT_TRUE(status.ParseFromString((*answer)->body));
   EXPECT_EQ(status.code(), static_cast<int>(absl::StatusCode::kUnavailable));
   EXPECT_TRUE(barriers.idle());
 }
@@ -100,13 +103,14 @@ TEST(Barriers, MemberThatIsLostWhileAnotherArrivesEndsTheBarrier) {
 TEST(Barriers, MemberThatHasNotComeIsAskedOnceWhetherItIsAlive) {
   FakeHost host(/*loses=*/false);
   Barriers barriers(host);
-  std::optional<ServiceReply> first, second;
+  Reply first, second;
   barriers.serve(arrival(0, first));
   barriers.serve(arrival(1, second));
   EXPECT_EQ(host.called(), (std::vector<std::pair<std::string, uint32_t>>{{"c", kPing}}));
   EXPECT_FALSE(first.has_value());
   barriers.shutdown(absl::CancelledError("the end"));
-  EXPECT_TRUE(first.has_value() && second.has_value());
+  ASSERT_TRUE(first.has_value() && second.has_value());
+  EXPECT_TRUE(absl::IsCancelled(first->status()) && absl::IsCancelled(second->status()));
 }
 
 // The others would wait for it until their own deadlines.
@@ -135,18 +139,18 @@ TEST(Barriers, ALeaderThatWasNotReachedLearnsThatAMemberGaveUp) {
 TEST(Barriers, AnArrivalAtAnEarlierBarrierIsAnswered) {
   FakeHost host(/*loses=*/false);
   Barriers barriers(host);
-  const auto serve = [&barriers](const Worker& from, uint64_t number, std::optional<ServiceReply>& answer) {
+  const auto serve = [&barriers](const Worker& from, uint64_t number, Reply& answer) {
     ServiceCall call = arrival(number, answer);
     call.from = from;
     barriers.serve(std::move(call));
   };
-  std::optional<ServiceReply> answers[6];
+  Reply answers[6];
   const std::vector<Worker> workers = {{"a", 0, 1}, {"b", 1, 2}, {"c", 2, 3}};
   for (int i = 0; i < 3; ++i) serve(workers[i], 1, answers[i]);
   for (int i = 0; i < 3; ++i) serve(workers[i], 0, answers[3 + i]);
-  for (const std::optional<ServiceReply>& answer : answers) {
-    ASSERT_TRUE(answer.has_value());
-    EXPECT_EQ(answer->body, "");
+  for (const Reply& answer : answers) {
+    ASSERT_TRUE(answer.has_value() && answer->ok());
+    EXPECT_EQ((*answer)->body, "");
   }
   EXPECT_TRUE(barriers.idle());
 }

@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/registry/registry.h"
 
 namespace gradwire::rpc {
 namespace {

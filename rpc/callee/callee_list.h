@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/core/extension.h"
 
 namespace gradwire::rpc {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

@@ -4,13 +4,12 @@
 #include <atomic>
 #include <thread>
 
-#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/agent_statistics.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/testing/group.h"
 
 // Many calls at once, nested calls, handlers that wait, deadlines and cancellation.
@@ -332,9 +331,8 @@ TEST(Concurrency, FuturesOfHandlersCarryTheirErrors) {
 }
 
 int64_t time_left_ms() {
-  const absl::Time deadline = CallContext::current()->deadline();
-  return deadline == absl::InfiniteFuture() ? -1
-                                            : absl::ToInt64Milliseconds(deadline - Clock::system().now());
+  const absl::Duration left = CallContext::current()->deadline().left();
+  return left == absl::InfiniteDuration() ? -1 : absl::ToInt64Milliseconds(left);
 }
 GRADWIRE_RPC(time_left_ms)
 int64_t nested_time_left_ms(const std::string& to) { return rpc_sync<&time_left_ms>(to); }
@@ -375,6 +373,35 @@ TEST(Concurrency, CancelReachesTheCallee) {
   call.cancel();
   EXPECT_EQ(call.result().status().code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(seen_cancelled().future().wait_for(absl::Seconds(30)));
+  group.expect_empty();
+}
+
+// Has the result of the call that call_when_cancelled() makes.
+Promise<int64_t>& called_when_cancelled() {
+  static auto* promise = new Promise<int64_t>;
+  return *promise;
+}
+Future<int64_t> call_when_cancelled(const std::string& to) {
+  Promise<int64_t> answer;
+  CallContext::current()->cancellation().on_cancelled([answer, to] {
+    called_when_cancelled().set_value(rpc_sync<&nothing>(to));
+    answer.set_value(0);
+  });
+  gate().get().set_value(1);
+  return answer.future();
+}
+GRADWIRE_RPC(call_when_cancelled)
+
+TEST(Concurrency, CallbackOfACancelledCallMayWaitForAnotherCall) {
+  testing::Group group(3);
+  called_when_cancelled() = Promise<int64_t>();
+  Future<int64_t> started = gate().renew();
+  Future<int64_t> call = group[0]->rpc_async<&call_when_cancelled>("worker1", std::string("worker2"));
+  started.wait();
+  call.cancel();
+  ASSERT_TRUE(called_when_cancelled().future().wait_for(absl::Seconds(30)));
+  EXPECT_EQ(called_when_cancelled().future().wait(), 1);
+  EXPECT_EQ(group[0]->rpc_sync<&nothing>("worker1"), 1);
   group.expect_empty();
 }
 
@@ -455,11 +482,12 @@ namespace {
 Farewell make_farewell() { return Farewell(); }
 GRADWIRE_RPC(make_farewell)
 
-TEST(Concurrency, DestructorsOfUnwantedResultsMayCall) {
+// A result that nobody reads is never made.
+TEST(Concurrency, DestructorsOfResultsMayCall) {
   testing::Group group(2);
   AgentGuard guard(group[0]);
   Future<int64_t> called = gate().renew();
-  (void)group[0]->rpc_async<&make_farewell>("worker1");
+  (void)group[0]->rpc_async<&make_farewell>("worker1").then([](const Farewell&) {});
   EXPECT_TRUE(called.wait_for(absl::Seconds(30)));
   group.expect_empty();
 }

@@ -10,44 +10,44 @@
 // caller of take_dropped(), without a lock.
 namespace gradwire::rpc {
 
-Deduplicator::Arrival Deduplicator::arrive(uint64_t caller_id, uint64_t request, uint64_t watermark,
-                                           Route route, absl::Time now) {
-  Arrival arrival;
+Deduplicator::Decision Deduplicator::arrive(uint64_t caller_id, uint64_t request, uint64_t watermark,
+                                            Route route, absl::Time now) {
+  Decision decision;
   // A message of a lost caller may still be on its way through another thread. It must not add an entry,
   // because no later event would remove it.
   if (gone_.contains(caller_id)) {
-    arrival.verdict = Verdict::kStale;
-    return arrival;
+    decision.verdict = Verdict::kStale;
+    return decision;
   }
   Caller& caller = callers_[caller_id];
   // The watermark comes first: it may drop the answer to this very request, if the request is a late
   // repetition.
-  raise_watermark(caller, watermark, arrival.unwanted);
+  raise_watermark(caller, watermark, decision.unwanted);
   drop_expired(caller, now);
   auto [found, is_new] = caller.entries.try_emplace(request);
   Entry& entry = found->second;
   if (!is_new) {
     // This applies even below the watermark: a request that is still running must know its newest route.
     if (entry.answered) {
-      arrival.verdict = Verdict::kAnswered;
-      arrival.answer = entry.answer;
+      decision.verdict = Verdict::kAnswered;
+      decision.answer = entry.answer;
     } else if (route.attempt < entry.route.attempt) {
       // Two connections deliver two attempts in any order. The caller waits on the connection of the highest
       // one.
-      arrival.verdict = Verdict::kStale;
+      decision.verdict = Verdict::kStale;
     } else {
-      arrival.verdict = Verdict::kAttached;
-      arrival.before = std::exchange(entry.route, route);
+      decision.verdict = Verdict::kAttached;
+      decision.before = std::exchange(entry.route, route);
     }
   } else if (request < caller.watermark) {
     // The caller has the answer, or does not want it, and the entry was dropped. Running the request would
     // run it a second time.
     caller.entries.erase(found);
-    arrival.verdict = Verdict::kStale;
+    decision.verdict = Verdict::kStale;
   } else {
     entry.route = route;
   }
-  return arrival;
+  return decision;
 }
 
 void Deduplicator::raise_watermark(Caller& caller, uint64_t watermark, std::vector<Route>& unwanted) {
@@ -89,11 +89,12 @@ std::optional<Deduplicator::Route> Deduplicator::end(uint64_t caller_id, uint64_
   drop_oldest(caller, [&] {
     return caller.answers >= options_.max_answers || caller.bytes + bytes > options_.max_answer_bytes;
   });
+  // First what may throw.
+  caller.order.push_back(request);
   entry.answered = true;
   entry.answer = std::move(answer);
   entry.bytes = bytes;
   entry.kept_until = now + options_.keep_answers;
-  caller.order.push_back(request);
   ++caller.answers;
   caller.bytes += bytes;
   ++answers_;

@@ -10,8 +10,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/rpc/membership/gone_workers.h"
-#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc {
 
@@ -43,7 +43,7 @@ class Deduplicator {
     kAnswered,  // It has been answered: send the answer again, on the new route.
     kStale,     // Drop it: its caller does not need the answer, or a later attempt has arrived before.
   };
-  struct Arrival {
+  struct Decision {
     Verdict verdict = Verdict::kRun;
     Route before;   // For kAttached: the previous route.
     Answer answer;  // For kAnswered.
@@ -55,7 +55,7 @@ class Deduplicator {
 
   // A request has arrived. `caller` is an incarnation. `request` must not be 0. The caller wants no answers
   // of requests below `watermark`.
-  Arrival arrive(uint64_t caller, uint64_t request, uint64_t watermark, Route route, absl::Time now);
+  Decision arrive(uint64_t caller, uint64_t request, uint64_t watermark, Route route, absl::Time now);
 
   // A running request has ended with an answer of `bytes` bytes; nullptr if the answer must not be kept.
   // Returns the route of the answer; nullopt if the request is not running.

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {

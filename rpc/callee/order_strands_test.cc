@@ -1,9 +1,9 @@
-#include "gradwire/rpc/callee/order_strands.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
+
+#include "gradwire/rpc/callee/server.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -5,20 +5,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/encoded_tensors.h"
-#include "gradwire/rpc/agent/current_agent.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/current_agent.h"
 #include "gradwire/rpc/flight/call_parent.h"
+#include "gradwire/rpc/link/ahead/send_ahead.h"
 #include "gradwire/rpc/link/link.h"
-#include "gradwire/rpc/link/parts/send_ahead.h"
 #include "gradwire/rpc/metrics/peer_calls.h"
+#include "gradwire/rpc/registry/registry.h"
 #include "gradwire/rpc/rref/message_references.h"
-#include "gradwire/rpc/trace_context.h"
-#include "gradwire/rpc/transfers/transfer_name.h"
+#include "gradwire/rpc/trace/trace_context.h"
+#include "gradwire/rpc/transfers/transfer_watch.h"
 
 // A call from the thread that runs it to its answer. run() decodes the arguments and passes the call to its
 // callee. The callee calls finish() or fail(), on this thread or later on another one. Both build the answer
@@ -78,28 +81,29 @@ absl::Status check_object(const Callee& method, const TypeOps* type) {
 }
 
 // Takes back the references and graph nodes of a result that was not sent, and puts the error in its place.
-void refuse_result(const ServedCall& call, const ServedCall::Parts& parts, const absl::Status& status,
+void refuse_result(const ServedCall& call, const ServedCall::Services& services, const absl::Status& status,
                    proto::Response& response) {
   if (response.has_result()) {
-    parts.rrefs.undo(response.result(), call.incoming().from);
-    if (response.result().has_graph() && parts.runtime.graph_hook != nullptr) {
-      parts.runtime.graph_hook->outgoing_failed(call.incoming().from, response.result().graph());
+    services.rrefs.undo(response.result(), call.incoming().from);
+    if (response.result().has_graph() && services.runtime.graph_hook != nullptr) {
+      services.runtime.graph_hook->outgoing_failed(call.incoming().from, response.result().graph());
     }
     response.clear_result();
   }
   status_to_proto(with_worker(with_context(status, absl::StrCat("the result of \"", call.callee(), "\"")),
-                              parts.runtime.self.name),
+                              services.runtime.self.name),
                   *response.mutable_status());
 }
 
 }  // namespace
 
-ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, IncomingCall incoming)
+ServedCall::ServedCall(const Services& services, std::shared_ptr<Agent> agent, IncomingCall incoming)
     : agent_(std::move(agent)),
-      parts_(parts),
+      services_(services),
       incoming_(std::move(incoming)),
-      executor_(parts.runtime.executor),
+      executor_(services.runtime.executor),
       callee_(callee_of(incoming_.request())) {
+  services_.calls.request_arrived();
   const proto::Request& request = incoming_.request();
   CalleeCost* cost = nullptr;
   switch (request.callee_case()) {
@@ -115,7 +119,7 @@ ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, Incomin
       cost = operator_cost(callee_);
       break;
     case proto::Request::kFetch:
-      cost = &parts_.fetch_cost;
+      cost = &services_.fetch_cost;
       break;
     default:
       break;
@@ -132,43 +136,104 @@ ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, Incomin
 
 // A handler may drop the call without an end. Its caller would wait until the deadline.
 ServedCall::~ServedCall() {
-  if (!ended_.load() && !trace_.dropped)
-    fail(absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer")));
+  if (!ended_.load() && !trace_.dropped) {
+    fail(describe_error([this] {
+      return absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer"));
+    }));
+  }
+  services_.calls.request_dropped();
+  // The object of a method, and hooks in the graph of the arguments, belong to the program.
+  if (!on_duty() || (target_.value == nullptr && arguments_.tensors == nullptr)) return;
+  executor_->run_off_duty([object = std::move(target_.value), tensors = std::move(arguments_.tensors)] {});
+}
+
+// The call may go on, and the token may fire, on other threads at any time:
+//   1. A place may let the call go on before its caller comes here. Then the call may wait at a later place
+//      already, which counts.
+//   2. The first wait registers with the token, once for all waits. If the token has fired before, its
+//      callback runs here.
+//   3. If the token fires between two waits, its callback finds nothing to leave. So each later wait asks the
+//      token, after it has stored its `leave`.
+void ServedCall::wait_at(CallState place, Leave leave) {
+  bool first = false;
+  {
+    MutexLock lock(wait_mutex_);
+    if (place < place_) return;
+    first = place_ == CallState::kSent;
+    place_ = place;
+    leave_.swap(leave);
+  }
+  if (first) {
+    // The token owns this callback, so the callback must not own the call, which owns the token.
+    incoming_.token.on_cancelled_inline([weak = weak_from_this()] {
+      if (const std::shared_ptr<ServedCall> call = weak.lock())
+        call->end_wait(call->incoming_.token.reason());
+    });
+  } else if (absl::Status fired = incoming_.token.reason(); !fired.ok()) {
+    end_wait(fired);
+  }
+}
+
+void ServedCall::end_wait(const absl::Status& reason) {
+  Leave leave;
+  {
+    MutexLock lock(wait_mutex_);
+    leave = std::exchange(leave_, nullptr);
+  }
+  if (leave != nullptr) leave(reason);
 }
 
 void ServedCall::run() {
+  try {
+    run_handler();
+  } catch (...) {
+    fail(caught_in(callee_));
+  }
+}
+
+void ServedCall::run_handler() {
+  // A step before this one has thrown after it had queued the call.
+  if (ended_.load()) return;
   const absl::Time now = Clock::system().now();
   trace_.at(CallState::kRunning);
-  parts_.runtime.recorder->started(trace_.record, now);
+  services_.runtime.recorder->started(trace_.record, now);
   CurrentAgent::Scope agent_scope(agent_);
-  ExecutionSlot<CallContext>::Scope call_scope(
-      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token,
-                                    CallIdentity{incoming_.from.incarnation, incoming_.request().call_id()}));
+  ExecutionSlot<CallContext>::Scope call_scope(std::make_shared<CallContext>(
+      incoming_.from, incoming_.deadline, incoming_.token, incoming_.identity(), incoming_.root()));
   std::optional<TraceScope> trace_scope;
   if (incoming_.trace != nullptr)
     trace_scope.emplace(incoming_.trace->inside(CallContext::current()->identity()));
   const ParentScope parent_scope({});
   std::unique_ptr<StreamScope> streams;
-  enter_streams(parts_.runtime, device_work_, streams);
-  const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
+  enter_streams(services_.runtime, device_work_, streams);
+  const ServingScope serving(services_.runtime.self.name, callee_, incoming_.from.name);
   // A thread that waits inside a handler may run another call meanwhile. So the value before is restored.
-  const ServedCall* const outer = std::exchange(running, this);
-  profile_ = begin_profile(incoming_, callee_, parts_.runtime.self.name);
+  struct Running {
+    explicit Running(const ServedCall* call) : outer(std::exchange(running, call)) {}
+    ~Running() { running = outer; }
+    const ServedCall* const outer;
+  };
+  const Running running_scope(this);
+  profile_ = begin_profile(incoming_, callee_, services_.runtime.self.name);
   const RunningHandler profiled(profile_.get());
   begun_ = now;
-  // If the call was cancelled or has expired, do not run it.
-  if (absl::Status cancelled = incoming_.token.reason(); !cancelled.ok()) {
-    fail(cancelled);
-  } else if (incoming_.deadline != absl::InfiniteFuture() && now >= incoming_.deadline) {
+  // If the call has expired or was cancelled, do not run it.
+  if (incoming_.deadline != absl::InfiniteFuture() && now >= incoming_.deadline) {
     fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" expired while it waited for its turn")));
-  } else if (absl::Status unread = parts_.calls.check_reader_again(incoming_.from, *incoming_.link);
+  } else if (absl::Status cancelled = incoming_.token.reason(); !cancelled.ok()) {
+    fail(cancelled);
+  } else if (absl::Status unread = services_.calls.check_reader_again(incoming_.from, *incoming_.link);
              !unread.ok()) {
     fail(std::move(unread));
   } else {
-    decode_and_serve(streams);
+    try {
+      decode_and_serve(streams);
+    } catch (...) {
+      // Here, in the state of the handler.
+      fail(caught_in(callee_));
+    }
   }
   if (profile_ != nullptr) profile_->leave();
-  running = outer;
 }
 
 void ServedCall::decode_and_serve(std::unique_ptr<StreamScope>& streams) {
@@ -183,15 +248,15 @@ void ServedCall::decode_and_serve(std::unique_ptr<StreamScope>& streams) {
     // Copies to a device run on streams of the pool, beside the work of earlier handlers. Then the streams of
     // this handler, which are current again, wait for them.
     AgentDevices::Arrived arrived;
-    absl::Status ready = parts_.runtime.devices.decode(incoming_.from, *arguments_.payload,
-                                                       std::move(incoming_.buffers), arrived);
+    absl::Status ready = services_.runtime.devices.decode(incoming_.from, *arguments_.payload,
+                                                          std::move(incoming_.buffers), arrived);
     if (ready.ok()) {
       arguments_.tensors = std::move(arrived.tensors);
       arrived.streams = nullptr;
       if (arrived.fence != nullptr) {
         // The first tensors on a device: there was no stream for it.
-        if (!parts_.runtime.handler_streams->cover(*arguments_.tensors))
-          enter_streams(parts_.runtime, device_work_, streams);
+        if (!services_.runtime.handler_streams->cover(*arguments_.tensors))
+          enter_streams(services_.runtime, device_work_, streams);
         ready = arrived.fence->wait();
       }
     }
@@ -201,7 +266,7 @@ void ServedCall::decode_and_serve(std::unique_ptr<StreamScope>& streams) {
     }
   }
   if (arguments_.payload->has_graph()) {
-    absl::Status joined = parts_.runtime.graph_hook->incoming_request(
+    absl::Status joined = services_.runtime.graph_hook->incoming_request(
         incoming_.from, arguments_.tensors.get(), *arguments_.payload);
     if (!joined.ok()) {
       fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
@@ -250,7 +315,7 @@ void ServedCall::dispatch() {
   if (kind_ != CalleeKind::kConstructor && incoming_.request().signature() != registered_->signature_hash) {
     fail(absl::InvalidArgumentError(
         absl::StrCat("signature mismatch: \"", callee_, "\" is ", registered_->signature, " on worker \"",
-                     parts_.runtime.self.name,
+                     services_.runtime.self.name,
                      "\", but the caller has another signature; build both programs from the same source")));
     return;
   }
@@ -280,55 +345,97 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, abs
   if (encoded.copies != nullptr) {
     trace_.at(CallState::kAnswering);
     auto waiting = std::make_shared<proto::Envelope>();
-    waiting->Swap(&envelope);
     own_bytes(encoded.buffers);
+    waiting->Swap(&envelope);
     SendAhead::start(
-        parts_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
+        services_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
         [self = shared_from_this(), waiting](const absl::Status& copied, EncodedTensors tensors) {
           if (!copied.ok()) {
-            refuse_result(*self, self->parts_, copied, *waiting->mutable_response());
+            refuse_result(*self, self->services_, copied, *waiting->mutable_response());
             tensors = EncodedTensors();
           }
-          self->answer(*waiting, std::move(tensors), Clock::system().now());
+          self->send_answer(*waiting, std::move(tensors), Clock::system().now());
         });
     return;
   }
-  parts_.calls.leave_limits(incoming_);
+  send_answer(envelope, std::move(encoded), now);
+}
+
+void ServedCall::send_answer(proto::Envelope& envelope, EncodedTensors&& encoded, absl::Time now) noexcept {
+  services_.calls.leave_limits(incoming_);
   std::shared_ptr<Link> newest;
-  if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, encoded.buffers);
+  if (incoming_.is_repeatable()) newest = services_.calls.keep_answer(incoming_, envelope, encoded.buffers);
   Link& link = newest != nullptr ? *newest : *incoming_.link;
   const bool borrows = any_borrowed(encoded.buffers);
-  CallRecorder& recorder = *parts_.runtime.recorder;
   // Before the send, so that the record is complete when the caller has the answer.
   auto code = static_cast<absl::StatusCode>(envelope.response().status().code());
-  recorder.ended(trace_.record, now, code);
-  absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded), &incoming_.request());
+  record_end(now, code);
+  const absl::StatusOr<uint64_t> ticket = send_or_refuse(link, envelope, std::move(encoded));
   if (!ticket.ok()) {
     // The connection has ended.
     code = ticket.status().code();
-    recorder.ended(trace_.record, now, code);
-    refuse_result(*this, parts_, ticket.status(), *envelope.mutable_response());
+    record_end(now, code);
+    run_contained("taking back a result",
+                  [&] { refuse_result(*this, services_, ticket.status(), *envelope.mutable_response()); });
   } else {
-    parts_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });
+    code = static_cast<absl::StatusCode>(envelope.response().status().code());
+    run_contained("the references of a result", [&] {
+      services_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });
+    });
     // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
-    if (borrows) link.capture(*ticket);
+    if (borrows && !run_contained("copying a result", [&] { link.capture(*ticket); })) link.cut(no_memory());
   }
   // After the send, so that the caller does not wait for it, and before the call leaves the table.
-  count_end(now, code);
-  parts_.calls.end(incoming_);
-  if (on_ended_) on_ended_();
+  run_contained("counting a call", [&] { count_end(now, code); });
+  services_.calls.end(incoming_);
+  if (on_ended_) run_contained("the end of a call on a serial object", on_ended_);
+}
+
+void ServedCall::record_end(absl::Time now, absl::StatusCode code) noexcept {
+  run_contained("recording a call", [&] { services_.runtime.recorder->ended(trace_.record, now, code); });
+}
+
+// The steps, until one of them does not throw:
+//   1. Send the answer.
+//   2. Send the error instead.
+//   3. End the link: the caller must not wait for an answer that does not come.
+absl::StatusOr<uint64_t> ServedCall::send_or_refuse(Link& link, proto::Envelope& envelope,
+                                                    EncodedTensors&& encoded) noexcept {
+  try {
+    return link.send_encoded(envelope, std::move(encoded), &incoming_.request());
+  } catch (...) {
+    try {
+      refuse_result(*this, services_, status_from_exception(std::current_exception()),
+                    *envelope.mutable_response());
+      return link.send(envelope, {}, &incoming_.request());
+    } catch (...) {
+      link.cut(no_memory());
+      return no_memory();
+    }
+  }
+}
+
+// A handler may fork. Its call belongs to the parent, which answers it.
+void ServedCall::end_if_forked() const {
+  if (!services_.runtime.mark.here()) end_forked_child("the caller of a handler");
 }
 
 void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr fence) {
+  end_if_forked();
   // The first end wins. A handler may end its call at the same time as a deadline or a cancellation.
   if (ended_.exchange(true)) return;
-  if (running == this) {
-    finish_in_state(std::move(value), type, fence);
-  } else {
-    // The handler returned a Future, which completes on another thread. Encoding may call code of the user,
-    // and needs the autograd context and the streams of the handler.
-    ScopedExecutionState scope(state_);
-    finish_in_state(std::move(value), type, fence);
+  try {
+    if (running == this) {
+      finish_in_state(std::move(value), type, fence);
+    } else {
+      // The handler returned a Future, which completes on another thread. Encoding may call code of the user,
+      // and needs the autograd context and the streams of the handler.
+      ScopedExecutionState scope(state_);
+      finish_in_state(std::move(value), type, fence);
+    }
+  } catch (...) {
+    // Nothing has been sent.
+    answer_error(caught_in(callee_));
   }
 }
 
@@ -342,8 +449,8 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
   const absl::Status ordered = fence == nullptr ? absl::OkStatus() : fence->wait();
   if (incoming_.is_remote()) {
     // The value stays here. The answer only confirms that it exists.
-    parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()),
-                              OwnedValue{std::move(value), type, nullptr, nullptr});
+    services_.rrefs.values().set(from_proto(incoming_.request().result_rref()),
+                                 OwnedValue{std::move(value), type, nullptr, nullptr});
   } else {
     absl::Status status = ordered;
     try {
@@ -353,18 +460,18 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
     }
     if (!status.ok()) {
       // The references and graph nodes that were added before the error must not wait for a receiver.
-      refuse_result(*this, parts_, status, response);
+      refuse_result(*this, services_, status, response);
       encoded = EncodedTensors();
     }
   }
   const absl::Time now = Clock::system().now();
   // The encoding was the last device work of the call.
-  if (parts_.runtime.order != nullptr) parts_.runtime.order->end(device_work_);
+  if (services_.runtime.order != nullptr) services_.runtime.order->end(device_work_);
   answer(*envelope, std::move(encoded), now);
 }
 
 void ServedCall::count_end(absl::Time now, absl::StatusCode code) {
-  CallMetrics* const metrics = parts_.runtime.call_metrics.get();
+  CallMetrics* const metrics = services_.runtime.call_metrics.get();
   if (metrics == nullptr) return;
   // A name that a caller has made up is not counted as a function, because each would be a series of its own.
   const bool known = cost_ != nullptr || (incoming_.request().has_script() && code == absl::StatusCode::kOk);
@@ -383,7 +490,7 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
                      " cannot be sent, because it has no Codec; keep it on its worker with remote()"));
   }
   proto::Payload& payload = *response.mutable_result();
-  MessageReferences references(parts_.rrefs, /*is_answer=*/true);
+  MessageReferences references(services_.rrefs, /*is_answer=*/true);
   references.set_receiver(incoming_.from);
   Encoder encoder(payload, &references);
   GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
@@ -391,30 +498,50 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
   // copy.
   value.reset();
   std::unique_ptr<TensorSet> tensors = encoder.take_tensors();
-  if (GraphHook* hook = parts_.runtime.graph_hook) {
+  if (GraphHook* hook = services_.runtime.graph_hook) {
     GRADWIRE_RETURN_IF_ERROR(hook->outgoing_answer(incoming_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
-  return encode_result_tensors(*tensors, incoming_, parts_.runtime.devices, payload, encoded);
+  encoded.executor = executor_;
+  return encode_result_tensors(*tensors, incoming_, services_.runtime.devices, payload, encoded);
 }
 
-void ServedCall::fail(absl::Status status) {
+void ServedCall::fail(absl::Status status) noexcept {
+  end_if_forked();
   if (ended_.exchange(true)) return;
-  if (parts_.runtime.order != nullptr) {
+  run_contained("the device work of a call", [&] {
+    if (services_.runtime.order == nullptr) return;
     // Device work of the handler may have begun.
     std::optional<ScopedExecutionState> scope;
     if (running != this) scope.emplace(state_);
-    parts_.runtime.order->end(device_work_);
-  }
-  status = with_worker(std::move(status), parts_.runtime.self.name);
-  const absl::Time now = Clock::system().now();
+    services_.runtime.order->end(device_work_);
+  });
+  answer_error(describe_error([&] { return with_worker(status, services_.runtime.self.name); }));
+}
+
+void ServedCall::answer_error(absl::Status status) noexcept {
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.
-  if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
+  if (incoming_.is_remote()) {
+    run_contained("the error of a remote value", [&] {
+      services_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
+    });
+  }
+  const absl::Time now = Clock::system().now();
   proto::Envelope envelope;
-  proto::Response& response = *envelope.mutable_response();
-  response.set_call_id(incoming_.request().call_id());
-  status_to_proto(status, *response.mutable_status());
-  answer(envelope, EncodedTensors(), now);
+  const bool described = run_contained("the error of a call", [&] {
+    proto::Response& response = *envelope.mutable_response();
+    response.set_call_id(incoming_.request().call_id());
+    status_to_proto(services_.runtime.for_caller(incoming_.from, std::move(status)),
+                    *response.mutable_status());
+    if (profile_ != nullptr) profile_->take(response);
+  });
+  if (!described) {
+    // The caller must not wait for an answer that does not come. An envelope without a body ends the link,
+    // too.
+    incoming_.link->cut(no_memory());
+    envelope.Clear();
+  }
+  send_answer(envelope, EncodedTensors(), now);
 }
 
 void ServedCall::release_arguments() {

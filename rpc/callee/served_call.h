@@ -6,33 +6,40 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/runtime.h"
-#include "gradwire/rpc/callee/callee_cost.h"
-#include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/callee/served_calls.h"
-#include "gradwire/rpc/callee/server_call.h"
-#include "gradwire/rpc/device/stream_order.h"
 #include "gradwire/rpc/flight/call_recorder.h"
 #include "gradwire/rpc/flight/call_report.h"
+#include "gradwire/rpc/order/stream_order.h"
 #include "gradwire/rpc/profile/call_profiler.h"
+#include "gradwire/rpc/registry/registry.h"
+#include "gradwire/rpc/registry/server_call.h"
 #include "gradwire/rpc/rref/service.h"
+#include "gradwire/rpc/runtime/runtime.h"
 
 namespace gradwire::rpc {
 
-// A wait that two parties may end, for example an event and a deadline. The party whose claim() returns true
-// ends the wait; the other one does nothing. Thread-safe.
-class ExclusiveEnd {
+// The wait of a call for its turn on a strand. Thread-safe.
+class TurnWait {
  public:
-  bool claim() { return !claimed_.exchange(true); }
-  bool claimed() const { return claimed_.load(); }
-  // The timer that ends the wait at the deadline, and must be cancelled if the wait ends before; 0: no timer.
-  void set_timer(uint64_t timer) { timer_ = timer; }
-  uint64_t timer() const { return timer_.load(); }
+  // The turn has come, or the call has ended before.
+  void end(TimerQueue& timers) {
+    over_ = true;
+    // Most calls have none, because their turn comes at once.
+    if (const uint64_t timer = timer_.load(); timer != 0) timers.cancel(timer);
+  }
+  bool over() const { return over_.load(); }
+  // The timer that ends the call if its turn does not come in time. Cancels it if the wait is over.
+  void set_timer(uint64_t timer, TimerQueue& timers) {
+    timer_ = timer;
+    if (over()) timers.cancel(timer);
+  }
 
  private:
-  std::atomic<bool> claimed_{false};
+  std::atomic<bool> over_{false};
   std::atomic<uint64_t> timer_{0};
 };
 
@@ -45,14 +52,14 @@ class ExclusiveEnd {
 //   6. ended, by finish() or fail(), exactly once
 class ServedCall : public ServerCall, public std::enable_shared_from_this<ServedCall> {
  public:
-  // The parts of its agent that it uses. The call holds the agent.
-  struct Parts {
+  // The services of its agent that it uses. The call holds the agent.
+  struct Services {
     AgentRuntime& runtime;
     RRefService& rrefs;
     ServedCalls& calls;
     CalleeCost& fetch_cost;
   };
-  ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, IncomingCall incoming);
+  ServedCall(const Services& services, std::shared_ptr<Agent> agent, IncomingCall incoming);
   // Fails the call with Internal if it has not ended.
   ~ServedCall() override;
 
@@ -63,7 +70,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   const std::shared_ptr<void>& target() const override { return target_.value; }
   const TypeOps* target_type() const override { return target_.type; }
   void finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr fence = nullptr) override;
-  void fail(absl::Status status) override;
+  void fail(absl::Status status) noexcept override;
   void release_arguments() override;
   void finish_later() override { state_ = ExecutionState::capture(); }
 
@@ -71,11 +78,16 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // The cost of calls of this callee; nullptr if it is unknown.
   TaskCost* cost() const { return cost_; }
 
-  struct Waits {
-    ExclusiveEnd target;  // The end of its wait for its object.
-    ExclusiveEnd turn;    // The end of its wait for its turn on a serial object.
-  };
-  Waits& waits() { return waits_; }
+  // Takes the call out of the place where it waits, and fails it with `reason`. Has no effect if the place
+  // has let the call go on: so the place decides which of the two comes first.
+  using Leave = absl::AnyInvocable<void(const absl::Status& reason)>;
+  // The call waits at `place` (for its object, its context or its turn) before it runs. If its token fires
+  // meanwhile, `leave` is called: at once, if the token has fired. So a call that has ended stays nowhere.
+  // `leave` must not own the call.
+  void wait_at(CallState place, Leave leave);
+  // Calls the `leave` of the place where the call waits, if it waits.
+  void end_wait(const absl::Status& reason);
+  TurnWait& turn_wait() { return turn_wait_; }
   // For reports and flight records.
   struct Trace {
     void at(CallState now) { state.store(now, std::memory_order_relaxed); }
@@ -95,19 +107,29 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void run();
 
  private:
+  void run_handler();
   void decode_and_serve(std::unique_ptr<StreamScope>& streams);
   void dispatch();
+  // Ends this process if it is a forked child of the agent's process.
+  void end_if_forked() const;
   void finish_in_state(std::shared_ptr<void> value, const TypeOps* type, const StreamFencePtr& fence);
   // Counts the end of the call in the metrics of the agent.
   void count_end(absl::Time now, absl::StatusCode code);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              EncodedTensors& encoded);
-  // Sends the answer, when its bytes are complete. `now`: the time at which the call ended.
+  // REQUIRES: no answer has been sent, and ended_ is set.
+  void answer_error(absl::Status status) noexcept;
+  // Sends the answer, when its bytes are complete. `now`: the time at which the call ended. After an
+  // exception nothing was sent.
   void answer(proto::Envelope& envelope, EncodedTensors&& encoded, absl::Time now);
+  void send_answer(proto::Envelope& envelope, EncodedTensors&& encoded, absl::Time now) noexcept;
+  absl::StatusOr<uint64_t> send_or_refuse(Link& link, proto::Envelope& envelope,
+                                          EncodedTensors&& encoded) noexcept;
+  void record_end(absl::Time now, absl::StatusCode code) noexcept;
 
-  // Set once. The agent keeps the parts alive.
+  // Set once. The agent keeps the services alive.
   const std::shared_ptr<Agent> agent_;
-  const Parts& parts_;
+  const Services& services_;
   IncomingCall incoming_;
   const std::shared_ptr<Executor> executor_;
   const std::string callee_;
@@ -127,11 +149,16 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;
 
+  Mutex wait_mutex_;
+  // The last place where the call has waited, and how it leaves it; empty when that is over.
+  CallState place_ ABSL_GUARDED_BY(wait_mutex_) = CallState::kSent;
+  Leave leave_ ABSL_GUARDED_BY(wait_mutex_);
+
   // Synchronised by themselves.
   // nullptr if no profiler sees the handler. Set by run(), before the callee runs.
   std::unique_ptr<ProfiledHandler> profile_;
   std::atomic<bool> ended_{false};
-  Waits waits_;
+  TurnWait turn_wait_;
   Trace trace_;
 };
 

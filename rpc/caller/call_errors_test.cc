@@ -5,11 +5,12 @@
 #include <thread>
 
 #include "gradwire/base/free_port.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/codec/codec_test_util.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 #include "gradwire/store/tcp_store.h"
 
 // A substitute for a module of libtorch, which this test does not link.
@@ -286,6 +287,35 @@ TEST(CallErrors, CodecThatThrowsFailsItsCallOnly) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kUnknown);
     EXPECT_THAT(error.what(), HasSubstr("fails on purpose"));
   }
+  group.expect_empty();
+}
+
+Promise<int64_t>& held_number() {
+  static auto& promise = *new Promise<int64_t>();
+  return promise;
+}
+Future<int64_t> wait_for_number() { return held_number().future(); }
+GRADWIRE_RPC(wait_for_number)
+Chain echo_chain(const Chain& chain) { return chain; }
+GRADWIRE_RPC(echo_chain)
+Chain make_chain(int64_t depth) { return Chain::of(depth); }
+GRADWIRE_RPC(make_chain)
+
+TEST(CallErrors, ValueNestedTooDeepFailsItsCallOnly) {
+  testing::Group group(2);
+  // The deepest value that can be sent arrives, although the messages around it are nested too.
+  EXPECT_EQ(group[0]->rpc_sync<&echo_chain>("worker1", Chain::of(kMaxNesting)).rest.size(), 1u);
+  const Future<int64_t> other = group[0]->rpc_async<&wait_for_number>("worker1");
+  for (const auto& action :
+       std::vector<std::function<void()>>{[&] { group[0]->rpc_sync<&echo_chain>("worker1", Chain::of(60)); },
+                                          [&] { group[0]->rpc_sync<&make_chain>("worker1", 60); }}) {
+    const Error error = error_of(action);
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("nested too deep"));
+  }
+  EXPECT_FALSE(other.done());
+  held_number().set_value(5);
+  EXPECT_EQ(other.result().value_or(-1), 5);
   group.expect_empty();
 }
 

@@ -4,30 +4,25 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/agent_statistics.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 // The lifetime of calls: deadlines through nested calls, cancellation and its reasons, late answers.
 namespace gradwire::rpc {
 namespace {
 
 using ::testing::HasSubstr;
-using transport::Direction;
 using transport::Fault;
-using transport::Message;
 
-int64_t left_of_call_ms() {
-  return absl::ToInt64Milliseconds(CallContext::current()->deadline() - Clock::system().now());
-}
+int64_t left_of_call_ms() { return absl::ToInt64Milliseconds(CallContext::current()->deadline().left()); }
 Future<int64_t> deepest_left_ms(const std::string& own_name, const std::string& other, int64_t depth) {
   if (depth == 0) co_return left_of_call_ms();
   // After an await, CallContext still names the call that this handler serves.
@@ -98,14 +93,7 @@ GRADWIRE_RPC(one)
 
 RpcBackendOptions with_faults(std::function<Fault::Kind(const proto::Envelope&)> decide) {
   RpcBackendOptions options;
-  options.hooks = wrap_transports([decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [decide](Direction direction, const Message& message) -> Fault {
-          proto::Envelope envelope;
-          if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
-          return {decide(envelope)};
-        });
-  });
+  options.hooks = testing::outgoing_faults(std::move(decide));
   return options;
 }
 Fault::Kind cut_by_call(const proto::Envelope& envelope) {
@@ -128,6 +116,34 @@ TEST(CallLifetime, EndOfTheConnectionFiresTheTokenAndFailsTheCall) {
   // Both workers are alive: the next call connects again.
   EXPECT_EQ(group[0]->rpc_sync<&one>("worker1"), 1);
   group.expect_empty();
+}
+
+// The callee alone notices that the time is over, because no Cancel of the caller arrives.
+TEST(CallLifetime, DeadlineFiresTheTokenOfARunningCall) {
+  testing::Group group(2, with_faults([](const proto::Envelope& envelope) {
+                         return envelope.has_cancel() ? Fault::Kind::kDrop : Fault::Kind::kDeliver;
+                       }));
+  waiters() = Waiters();
+  // Expires later, so that its alarm must be replaced by an earlier one.
+  Future<int64_t> later =
+      group[0]->rpc_async<&wait_inside>(Destination("worker1").with_timeout(absl::Minutes(5)));
+  waiters().inner.started.future().wait();
+  Future<int64_t> call =
+      group[0]->rpc_async<&wait_alone>(Destination("worker1").with_timeout(absl::Milliseconds(200)));
+  ASSERT_TRUE(waiters().only.cancelled.future().wait_for(absl::Seconds(30)));
+  const absl::Status reason = waiters().only.cancelled.future().result();
+  EXPECT_EQ(reason.code(), absl::StatusCode::kDeadlineExceeded) << reason;
+  EXPECT_THAT(std::string(reason.message()), HasSubstr("wait_alone"));
+  EXPECT_EQ(call.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(waiters().inner.cancelled.future().done());
+  // The alarms after that are those of the calls that are left.
+  waiters().only = Waiter();
+  Future<int64_t> next =
+      group[0]->rpc_async<&wait_alone>(Destination("worker1").with_timeout(absl::Milliseconds(200)));
+  EXPECT_TRUE(waiters().only.cancelled.future().wait_for(absl::Seconds(30)));
+  EXPECT_EQ(next.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  group.kill(0);
+  EXPECT_FALSE(later.result().ok());
 }
 
 Promise<int64_t>& held_turn() {
@@ -199,6 +215,35 @@ TEST(CallLifetime, CancelledCallThatWaitsForItsObjectEndsAtOnce) {
   EXPECT_EQ(group[1]->tables().served_calls, 0u);
   // A graceful shutdown would wait for the creation.
   group.kill(0);
+}
+
+// The caller has cancelled nothing, so its call must not end with Cancelled.
+TEST(CallLifetime, CallThatWaitsForItsObjectIsUnavailableWhenTheCalleeShutsDown) {
+  testing::Group group(2, with_faults([](const proto::Envelope& envelope) {
+                         return envelope.request().has_constructor() ? Fault::Kind::kDrop
+                                                                     : Fault::Kind::kDeliver;
+                       }));
+  const RRef<Queue> never = group[0]->remote<Queue>("worker1");
+  Future<int64_t> call = never.rpc_async<&Queue::count>();
+  EXPECT_TRUE(eventually([&] { return group[1]->tables().served_calls == 1; }));
+  group.kill(1);
+  const absl::Status status = call.result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker \"worker1\" has"));
+  EXPECT_EQ(worker_of(status), "worker1");
+}
+
+TEST(CallLifetime, TokenOfAHandlerSaysThatItsWorkerShutsDown) {
+  testing::Group group(2);
+  waiters() = Waiters();
+  Future<int64_t> call = group[0]->rpc_async<&wait_alone>("worker1");
+  waiters().only.started.future().wait();
+  group.kill(1);
+  const absl::Status reason = waiters().only.cancelled.future().result();
+  EXPECT_EQ(reason.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(reason.message()), HasSubstr("worker \"worker1\" has shut down"));
+  // The answer of the handler and the end of the connection race.
+  (void)call.result();
 }
 
 std::vector<RRef<int64_t>> give_references() { return {RRef<int64_t>(1), RRef<int64_t>(2)}; }

@@ -13,23 +13,27 @@
 // answer, is Caller.
 namespace gradwire::rpc {
 
-struct OutgoingCall::Parts : RequestParts {
+struct OutgoingCall::Impl : RequestParts {
   using RequestParts::RequestParts;
 };
 
 OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::string callee)
     : caller_(caller),
-      parts_(std::make_unique<Parts>(caller.rrefs())),
+      impl_(std::make_unique<Impl>(caller.rrefs())),
       to_(nullptr),
-      request_(parts_->request()),
-      encoder_(*request_.mutable_arguments(), &parts_->references) {
-  to_ = &open_request(caller, destination, std::move(callee), Clock::system().now(), *parts_, status_);
+      request_(impl_->request()),
+      encoder_(*request_.mutable_arguments(), &impl_->references) {
+  to_ = &open_request(caller, destination, std::move(callee), Clock::system().now(), *impl_, status_);
 }
 
 // A call that was not sent, for example because the Codec of an argument threw, may hold references already.
 // Their forks would stay until the receiver is lost, because no message brings them there.
 OutgoingCall::~OutgoingCall() {
   if (!sent_) caller_.rrefs().undo(request().arguments(), *to_);
+}
+
+void OutgoingCall::set_stream_of(std::shared_ptr<const std::string> function) {
+  impl_->call->stream_of = std::move(function);
 }
 
 bool OutgoingCall::is_repeatable() const {
@@ -62,7 +66,7 @@ uint64_t OutgoingCall::send(Completion done) {
     return status;
   };
   return send_request({.caller = caller_,
-                       .parts = *parts_,
+                       .parts = *impl_,
                        .to = *to_,
                        .borrow = borrow_,
                        .tensors = tensors.get(),

@@ -8,8 +8,8 @@
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/encoder.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/destination.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/destination.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
 
@@ -55,13 +55,17 @@ class OutgoingCall {
   // Declares that the call may be repeated if its connection breaks.
   void set_idempotent() { idempotent_ = true; }
 
+  // Declares that the call fetches items of the stream of this function. Reports about waits name the
+  // function.
+  void set_stream_of(std::shared_ptr<const std::string> function);
+
   // Sends the call and returns its id. Call it at most once. If status() is an error, `done` receives it.
   uint64_t send(Completion done);
 
  private:
   // The envelope, its references, and the state that outlives this object. Defined in the source file, so
   // that programs need not include its headers.
-  struct Parts;
+  struct Impl;
 
   // Whether the same request may be sent more than once.
   bool is_repeatable() const;
@@ -69,7 +73,7 @@ class OutgoingCall {
                       EncodedTensors& encoded);
 
   Caller& caller_;
-  const std::unique_ptr<Parts> parts_;
+  const std::unique_ptr<Impl> impl_;
   const Worker* to_;
   proto::Request& request_;
   Encoder encoder_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/rpc/link/link.h"
+
 // A Cancel must not arrive before its request: the callee would ignore it, and run the call to its end. But
 // another thread may cancel a call, or find it expired, while its request is being sent. So the sending
 // thread has the call to itself for that time:
@@ -65,6 +67,9 @@ PendingCalls::Taken PendingCalls::take_from(uint64_t id, uint64_t incarnation) {
 PendingCalls::Broken PendingCalls::take_link(const Link& link) {
   Broken broken;
   MutexLock lock(mutex_);
+  // First what may throw.
+  broken.calls.reserve(calls_.size());
+  broken.repeatable.reserve(calls_.size());
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     if (entry->second->link.get() != &link) {
       ++entry;
@@ -119,6 +124,8 @@ template <class Matches>
 std::vector<PendingCalls::Taken> PendingCalls::take_where(Matches matches) {
   std::vector<Taken> taken;
   MutexLock lock(mutex_);
+  // First what may throw.
+  taken.reserve(calls_.size());
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     // The caller completes the calls after the lock is released: completing runs code of the user.
     if (matches(*entry->second)) {
@@ -144,7 +151,10 @@ PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time no
   MutexLock lock(mutex_);
   // An earlier alarm has replaced this one. Without this check each replaced alarm would go through the
   // table.
-  if (alarm_ != alarm) return expired;
+  if (alarm_ != alarm && alarm_ != absl::InfiniteFuture()) return expired;
+  // First what may throw.
+  expired.calls.reserve(static_cast<std::size_t>(std::count_if(
+      calls_.begin(), calls_.end(), [&](const auto& entry) { return entry.second->deadline <= now; })));
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     if (entry->second->deadline <= now && entry->second->sending) {
       // Another thread is sending the call at this moment. Try again in 1 ms.
@@ -161,6 +171,11 @@ PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time no
   // A timer for the old alarm that still comes finds another value here, and does nothing.
   alarm_ = expired.next;
   return expired;
+}
+
+void PendingCalls::lose_alarm(absl::Time alarm) {
+  MutexLock lock(mutex_);
+  if (alarm_ == alarm) alarm_ = absl::InfiniteFuture();
 }
 
 std::string PendingCalls::callee(uint64_t id, uint64_t incarnation) const {
@@ -193,7 +208,8 @@ std::vector<CallReport> PendingCalls::waiting(bool services) const {
                        .since = call->started,
                        .deadline = call->deadline,
                        .state = state,
-                       .is_service = !call->done});
+                       .is_service = !call->done,
+                       .stream_of = call->stream_of == nullptr ? "" : *call->stream_of});
   }
   return waiting;
 }

@@ -5,23 +5,25 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoder.h"
-#include "gradwire/rpc/caller/credit_waits.h"
-#include "gradwire/rpc/caller/repeatable_request.h"
+#include "gradwire/rpc/core/repeatable_request.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/profile/call_profiler.h"
-#include "gradwire/rpc/worker.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
@@ -29,6 +31,88 @@ namespace gradwire::rpc {
 class Link;
 struct Peer;
 class RRefHandle;
+
+// The request ids of the repeatable calls of one agent, and which of them wait for an answer
+// (proto/rpc.proto, "Repeated calls"). Thread-safe.
+class RequestIds {
+ public:
+  // Returns an id for a request to this worker (an incarnation).
+  uint64_t begin(uint64_t to) {
+    MutexLock lock(mutex_);
+    std::set<uint64_t>& ids = open_[to];
+    // A set without an id must not stay.
+    try {
+      ids.insert(next_);
+    } catch (...) {
+      if (ids.empty()) open_.erase(to);
+      throw;
+    }
+    return next_++;
+  }
+  // Call when the request has its answer, or the answer is not wanted any more.
+  void end(uint64_t to, uint64_t id) {
+    MutexLock lock(mutex_);
+    auto found = open_.find(to);
+    if (found == open_.end()) return;
+    found->second.erase(id);
+    if (found->second.empty()) open_.erase(found);
+  }
+  // No request to this worker with an id below the result waits for an answer.
+  uint64_t answered_below(uint64_t to) const {
+    MutexLock lock(mutex_);
+    auto found = open_.find(to);
+    return found == open_.end() ? next_ : *found->second.begin();
+  }
+  bool empty() const {
+    MutexLock lock(mutex_);
+    return open_.empty();
+  }
+  // Number of requests that wait for an answer.
+  std::size_t size() const {
+    std::size_t size = 0;
+    MutexLock lock(mutex_);
+    for (const auto& [to, ids] : open_) size += ids.size();
+    return size;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<uint64_t, std::set<uint64_t>> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The calls of one agent that wait for room in a flow window, for reports. A call is added only if the window
+// to its callee is full. Thread-safe.
+class CreditWaits {
+ public:
+  // A call is in the table while the object lives.
+  class Scope {
+   public:
+    Scope(CreditWaits& waits, CallReport call) : waits_(waits), number_(call.identity.number) {
+      MutexLock lock(waits_.mutex_);
+      waits_.calls_.insert_or_assign(number_, std::move(call));
+    }
+    ~Scope() {
+      MutexLock lock(waits_.mutex_);
+      waits_.calls_.erase(number_);
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    CreditWaits& waits_;
+    const uint64_t number_;
+  };
+
+  void append_to(std::vector<CallReport>& reports) const {
+    MutexLock lock(mutex_);
+    for (const auto& [number, call] : calls_) reports.push_back(call);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  absl::flat_hash_map<uint64_t, CallReport> calls_ ABSL_GUARDED_BY(mutex_);
+};
 
 // The answer to a call: its envelope and buffers.
 struct Answer {
@@ -43,6 +127,8 @@ struct PendingCall {
   std::shared_ptr<Peer> peer;
   uint64_t incarnation = 0;  // The incarnation of the peer.
   std::string callee;
+  // As CallReport::stream_of; nullptr for most calls.
+  std::shared_ptr<const std::string> stream_of;
   CallParent parent;
   // The number of its record (CallRecorder); without one, its default.
   uint64_t record = ~uint64_t{0};
@@ -85,7 +171,8 @@ inline int64_t timeout_us(absl::Time deadline, absl::Time now) {
 
 // The calls of one agent that are waiting for an answer. The thread that takes a call out of the table
 // completes it, so each call completes once. After that it calls finished(): until then the call counts as
-// unfinished, although it is not in the table. Thread-safe; makes no callbacks.
+// unfinished, although it is not in the table. A method that throws has changed nothing. Thread-safe; makes
+// no callbacks.
 class PendingCalls {
  public:
   using Taken = std::unique_ptr<PendingCall>;
@@ -118,14 +205,18 @@ class PendingCalls {
   std::vector<Taken> take_worker(uint64_t incarnation);
   std::vector<Taken> take_all();
   struct Expired {
-    std::vector<std::pair<uint64_t, Taken>> calls;
+    using Calls = std::vector<std::pair<uint64_t, Taken>>;
+    Calls calls;
     // The time of the next alarm.
     absl::Time next = absl::InfiniteFuture();
   };
   // Takes the calls whose deadline has come. `alarm`: the time that add() or the last take_expired()
   // returned. If another alarm has replaced it, nothing is taken.
   Expired take_expired(absl::Time alarm, absl::Time now);
-  // ---- Repeatable calls (caller_repeats.cc).
+  // Call if this alarm could not be scheduled. Until the next call of add() an earlier alarm serves the
+  // calls.
+  void lose_alarm(absl::Time alarm);
+  // ---- Repeatable calls.
 
   struct Attempt {
     std::shared_ptr<Peer> peer;

@@ -117,6 +117,22 @@ TEST(PendingCalls, OneAlarmServesAllDeadlines) {
   EXPECT_EQ(calls.add(5, call_to(5, start + absl::Seconds(40))), start + absl::Seconds(40));
 }
 
+TEST(PendingCalls, AnEarlierAlarmServesTheCallsOfOneThatWasLost) {
+  PendingCalls calls;
+  const absl::Time now = absl::UnixEpoch();
+  const absl::Time late = now + absl::Seconds(2);
+  EXPECT_EQ(calls.add(1, call_to(5, late)), late);
+  const absl::Time early = now + absl::Seconds(1);
+  EXPECT_EQ(calls.add(2, call_to(5, early)), early);
+  for (const uint64_t id : {1, 2}) calls.sent(id, 0);
+  calls.lose_alarm(early);
+  const PendingCalls::Expired expired = calls.take_expired(late, late);
+  EXPECT_EQ(expired.calls.size(), 2u);
+  // A call that comes before that has an alarm, whatever its deadline.
+  calls.lose_alarm(expired.next);
+  EXPECT_EQ(calls.add(3, call_to(5, late)), late);
+}
+
 TEST(PendingCalls, ConcurrentTakersShareEachCallOut) {
   PendingCalls calls;
   constexpr uint64_t kCalls = 2000;

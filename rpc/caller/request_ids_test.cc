@@ -1,6 +1,6 @@
-#include "gradwire/rpc/caller/request_ids.h"
-
 #include <gtest/gtest.h>
+
+#include "gradwire/rpc/caller/pending_calls.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,26 +1,133 @@
 #include "gradwire/rpc/caller/request_steps.h"
 
 #include <atomic>
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/base/futures/future.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/rpc/caller/caller.h"
-#include "gradwire/rpc/caller/flow_wait.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/deadline.h"
 #include "gradwire/rpc/flight/call_parent.h"
+#include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peer.h"
 #include "gradwire/rpc/metrics/peer_calls.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/trace/trace_codec.h"
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 namespace gradwire::rpc {
 namespace {
+
+// A call for which a window has no room.
+struct FlowRequest {
+  std::string callee;
+  std::string worker;  // The name of the callee's worker.
+  uint64_t bytes = 0;
+  absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
+  absl::Duration timeout;                        // As PendingCall::timeout, for messages.
+};
+
+// The wait of a call for room in the flow window of its worker. The thread of the caller waits, because a
+// program that starts more work than the window holds must be slowed down.
+
+// One wait for a credit. The first of credit, deadline and cancellation decides how it ends.
+struct Waiting {
+  explicit Waiting(const std::shared_ptr<Executor>& executor) : ended(executor) {}
+
+  void end(absl::Status status) {
+    if (!decided.exchange(true)) ended.set_result(std::move(status));
+  }
+
+  std::atomic<bool> decided{false};
+  FlowCredit credit;  // Set before `ended` completes.
+  Promise<void> ended;
+};
+
+std::string describe_usage(const FlowWindow::Usage& usage, const FlowOptions& options,
+                           const FlowRequest& request) {
+  return absl::StrCat(usage.calls, " calls with ", usage.bytes, " bytes in progress on worker \"",
+                      request.worker, "\", this call has ", request.bytes,
+                      " bytes (RpcBackendOptions.flow: max_calls ", options.max_calls, ", max_bytes ",
+                      options.max_bytes, ")");
+}
+
+// Handles a full window as `options` say: fails with ResourceExhausted, or waits for a credit on the calling
+// thread, which drives the event loop through `executor` meanwhile. Errors of the wait:
+//   DeadlineExceeded    The deadline of the call has come.
+//   ResourceExhausted   No thread is left for a handler that waits.
+//   any                 The reason why the call that this thread serves was cancelled.
+// If the worker is lost or the agent shuts down, the calls in the window end. Then the wait succeeds, and
+// sending fails.
+absl::StatusOr<FlowCredit> enter_full_window(FlowWindow& window, const FlowOptions& options,
+                                             const FlowRequest& request,
+                                             const std::shared_ptr<Executor>& executor, TimerQueue& timers) {
+  if (options.when_full == FlowPolicy::kResourceExhausted) {
+    return with_worker(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "cannot start \"", request.callee, "\": the flow window is full with ",
+            describe_usage(window.usage(), options, request), "; wait for answers, or raise the limits")),
+        request.worker);
+  }
+  // A credit, the deadline and a cancellation may come at the same time, on three threads. Each callback
+  // shares `waiting`, because it may still run when this function has returned. A credit must not be lost in
+  // any order:
+  //   1. The first event sets `decided` and completes `ended`.
+  //   2. A credit that comes second is destroyed in its callback, which gives it back.
+  //   3. result() may also fail by itself, with ResourceExhausted if waiting would leave no thread. A credit
+  //      that comes after that is stored in `waiting`. It is given back when the window drops the callback,
+  //      the last owner.
+  auto waiting = std::make_shared<Waiting>(executor);
+  const uint64_t waiter =
+      window.wait(request.bytes, FlowWindow::Bounds(options), [waiting](FlowCredit credit) {
+        // If the wait has ended already, the credit is destroyed here, which gives it back.
+        if (waiting->decided.exchange(true)) return;
+        waiting->credit = std::move(credit);
+        waiting->ended.set_value();
+      });
+  // There was room by now, and the callback has run inside wait().
+  if (waiter == 0) return std::move(waiting->credit);
+  const uint64_t timer = timers.schedule(
+      request.deadline, [waiting] { waiting->end(absl::DeadlineExceededError("the flow window is full")); });
+  const std::shared_ptr<const CallContext> serving = CallContext::current();
+  const uint64_t listener =
+      serving == nullptr ? 0
+                         : serving->cancellation().on_cancelled_inline(
+                               [waiting, token = serving->cancellation()] { waiting->end(token.reason()); });
+  // The waiting thread drives the event loop meanwhile, so answers that give credits back are received.
+  absl::Status status = waiting->ended.future().result();
+  // The token and the timer queue must not keep `waiting` until the end of the served call, or until the
+  // deadline.
+  if (serving != nullptr) serving->cancellation().forget(listener);
+  timers.cancel(timer);
+  if (status.ok()) return std::move(waiting->credit);
+  // Read the usage before cancel_wait(), which may admit the calls behind this one.
+  const FlowWindow::Usage usage = window.usage();
+  window.cancel_wait(waiter);
+  return with_worker(
+      absl::Status(
+          status.code(),
+          absl::StrCat(
+              "cannot start \"", request.callee, "\": the flow window was full",
+              absl::IsDeadlineExceeded(status)
+                  ? absl::StrCat(" until the deadline after ", absl::FormatDuration(request.timeout))
+                  : std::string(),
+              ": ", describe_usage(usage, options, request),
+              absl::IsDeadlineExceeded(status) ? std::string() : absl::StrCat("; ", status.message()))),
+      request.worker);
+}
 
 // The order key of the calling thread, which is never 0. Ordered calls with the same key start in order.
 uint64_t order_key_of_this_thread() {
@@ -43,7 +150,8 @@ absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t id, uint64_t
                                      .peer = call.incarnation,
                                      .since = call.started,
                                      .deadline = call.deadline,
-                                     .state = CallState::kWaitingForCredit});
+                                     .state = CallState::kWaitingForCredit,
+                                     .stream_of = call.stream_of == nullptr ? "" : *call.stream_of});
   absl::StatusOr<FlowCredit> waited = enter_full_window(
       call.peer->flow, flow, {call.callee, call.peer->worker.name, bytes, call.deadline, call.timeout},
       runtime.executor, *runtime.timers);
@@ -100,7 +208,13 @@ const Worker& open_request(Caller& caller, const Destination& destination, std::
   call->started = started;
   call->sent_at = call->started;
   call->timeout = destination.timeout().value_or(caller.runtime().rpc_timeout.get());
-  call->deadline = call_deadline(call->timeout, call->started, CallContext::current().get());
+  const std::shared_ptr<const CallContext> serving = CallContext::current();
+  if (serving != nullptr && serving->root()) {
+    proto::CallRoot& root = *parts.request().mutable_root();
+    root.set_caller(serving->root().caller);
+    root.set_call_id(serving->root().number);
+  }
+  call->deadline = call_deadline(call->timeout, call->started, serving.get());
   const absl::Duration left = call->deadline - call->started;
   if (left <= absl::ZeroDuration()) {
     status.Update(absl::DeadlineExceededError(
@@ -133,6 +247,14 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
   proto::Request& request = send.parts.request();
   proto::Payload& payload = *request.mutable_arguments();
   EncodedTensors encoded;
+  // After an error or an exception nothing has been sent. Undo step 1 and the references of the arguments. A
+  // credit is given back when the call is destroyed.
+  absl::Cleanup undo = [&] {
+    run_contained("taking back the references of a call", [&] {
+      caller.rrefs().undo(payload, to);
+      if (payload.has_graph()) runtime.graph_hook->outgoing_failed(to, payload.graph());
+    });
+  };
   if (CallProfiler* const profiler = active_call_profiler()) begin_profile(*profiler, send, *call, request);
   // The result comes back by the inverse of the map, also if no argument is a tensor.
   const DeviceMap* const map =
@@ -148,7 +270,10 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
   const bool repeatable = status.ok() && send.is_repeatable();
   const uint64_t id = caller.next_id();
   // 2. Encode the tensors.
-  if (status.ok() && send.tensors != nullptr) status = send.encode(map, repeatable, encoded);
+  if (status.ok() && send.tensors != nullptr) {
+    encoded.executor = runtime.executor;
+    status = send.encode(map, repeatable, encoded);
+  }
   // 3. Take a credit of the worker's flow window.
   if (status.ok()) {
     uint64_t bytes = payload.ByteSizeLong();
@@ -157,11 +282,8 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
     status = credit.status();
     if (credit.ok()) call->credit = *std::move(credit);
   }
-  // Nothing has been sent. Undo step 1 and the references of the arguments, then report the error. A credit
-  // is given back when the call is destroyed.
   if (!status.ok()) {
-    caller.rrefs().undo(payload, to);
-    if (payload.has_graph()) runtime.graph_hook->outgoing_failed(to, payload.graph());
+    std::move(undo).Invoke();
     done(with_context(status, absl::StrCat("calling \"", call->callee, "\"")));
     return 0;
   }
@@ -173,6 +295,7 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
   } else {
     caller.send(id, *send.parts.envelope, std::move(encoded), send.borrow, std::move(call));
   }
+  std::move(undo).Cancel();
   return id;
 }
 

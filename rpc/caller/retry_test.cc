@@ -6,25 +6,21 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/agent_statistics.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 // Calls of idempotent functions outlive their connection, and run once.
 namespace gradwire::rpc {
 namespace {
 
 using ::testing::HasSubstr;
-using transport::Direction;
 using transport::Fault;
-using transport::Message;
 
 // Counts how often a handler has run with each argument.
 class Runs {
@@ -88,9 +84,8 @@ GRADWIRE_RPC_IDEMPOTENT_METHOD(Table, look_up)
 // Returns the remaining time of the call; -1 if the call has no deadline.
 int64_t left_ms(int64_t value) {
   runs().add(value);
-  const absl::Time deadline = CallContext::current()->deadline();
-  return deadline == absl::InfiniteFuture() ? -1
-                                            : absl::ToInt64Milliseconds(deadline - Clock::system().now());
+  const absl::Duration left = CallContext::current()->deadline().left();
+  return left == absl::InfiniteDuration() ? -1 : absl::ToInt64Milliseconds(left);
 }
 GRADWIRE_RPC_IDEMPOTENT(left_ms)
 
@@ -113,17 +108,11 @@ Future<int64_t> hold(int64_t value) {
 }
 GRADWIRE_RPC_IDEMPOTENT(hold)
 
-// Describes a message to the functions that decide about faults.
-proto::Envelope parse(const Message& message) {
-  proto::Envelope envelope;
-  envelope.ParseFromString(message.header);
-  return envelope;
+// These describe a message to the functions that decide about faults.
+bool calls(const proto::Envelope& envelope, const std::string& function) {
+  return absl::StrContains(envelope.request().function(), function);
 }
-bool calls(const Message& message, const std::string& function) {
-  return absl::StrContains(parse(message).request().function(), function);
-}
-bool answers_a_call(const Message& message) {
-  const proto::Envelope envelope = parse(message);
+bool answers_a_call(const proto::Envelope& envelope) {
   return envelope.has_response() && envelope.response().body().empty() &&
          envelope.response().result().values_size() > 0;
 }
@@ -137,25 +126,19 @@ class Retry : public ::testing::TestWithParam<const char*> {
   }
 
   // Starts agents whose outgoing messages suffer the faults that `decide` returns.
-  RpcBackendOptions with(std::function<Fault::Kind(const Message&)> decide) {
+  RpcBackendOptions with(std::function<Fault::Kind(const proto::Envelope&)> decide) {
     RpcBackendOptions options;
     options.transports = {GetParam()};
-    options.hooks =
-        wrap_transports([decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
-          return transport::make_fault_injecting_transport(
-              std::move(inner), [decide](Direction direction, const Message& message) {
-                return Fault{direction == Direction::kOutgoing ? decide(message) : Fault::Kind::kDeliver};
-              });
-        });
+    options.hooks = testing::outgoing_faults(std::move(decide));
     return options;
   }
   // Cuts the connection at each of the first `times` messages that `which` selects.
-  static std::function<Fault::Kind(const Message&)> cut_first(int times,
-                                                              std::function<bool(const Message&)> which) {
-    return
-        [left = std::make_shared<std::atomic<int>>(times), which = std::move(which)](const Message& message) {
-          return which(message) && left->fetch_sub(1) > 0 ? Fault::Kind::kCut : Fault::Kind::kDeliver;
-        };
+  static std::function<Fault::Kind(const proto::Envelope&)> cut_first(
+      int times, std::function<bool(const proto::Envelope&)> which) {
+    return [left = std::make_shared<std::atomic<int>>(times),
+            which = std::move(which)](const proto::Envelope& envelope) {
+      return which(envelope) && left->fetch_sub(1) > 0 ? Fault::Kind::kCut : Fault::Kind::kDeliver;
+    };
   }
 };
 
@@ -163,7 +146,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, Retry, ::testing::Values("tcp", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Retry, LostRequestIsSentAgain) {
-  testing::Group group(2, with(cut_first(3, [](const Message& m) { return calls(m, "count_and_double"); })));
+  testing::Group group(
+      2, with(cut_first(3, [](const proto::Envelope& m) { return calls(m, "count_and_double"); })));
   EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", 21), 42);
   EXPECT_EQ(runs().of(21), 1);
   EXPECT_EQ(group[0]->statistics().calls_repeated, 3u);
@@ -182,8 +166,8 @@ TEST_P(Retry, LostAnswerIsGivenAgainWithoutRunningTwice) {
 }
 
 TEST_P(Retry, LostErrorIsGivenAgain) {
-  testing::Group group(2,
-                       with(cut_first(1, [](const Message& m) { return parse(m).response().has_status(); })));
+  testing::Group group(
+      2, with(cut_first(1, [](const proto::Envelope& m) { return m.response().has_status(); })));
   EXPECT_EQ(group[0]->rpc_async<&fail>("worker1", 3).result().status().code(), absl::StatusCode::kUnknown);
   EXPECT_EQ(runs().of(3), 1);
   EXPECT_EQ(group[0]->statistics().calls_repeated, 1u);
@@ -191,7 +175,8 @@ TEST_P(Retry, LostErrorIsGivenAgain) {
 }
 
 TEST_P(Retry, RunningCallGoesOnAndAnswersTheNewConnection) {
-  testing::Group group(2, with(cut_first(1, [](const Message& m) { return calls(m, "break_connection"); })));
+  testing::Group group(
+      2, with(cut_first(1, [](const proto::Envelope& m) { return calls(m, "break_connection"); })));
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
   held().started.future().wait();
   EXPECT_EQ(group[0]->rpc_async<&break_connection>("worker1").result().code(),
@@ -208,7 +193,8 @@ TEST_P(Retry, RunningCallGoesOnAndAnswersTheNewConnection) {
 }
 
 TEST_P(Retry, RepeatedAttemptHasWhatIsLeftOfTheCallsTime) {
-  RpcBackendOptions options = with(cut_first(1, [](const Message& m) { return calls(m, "left_ms"); }));
+  RpcBackendOptions options =
+      with(cut_first(1, [](const proto::Envelope& m) { return calls(m, "left_ms"); }));
   options.retry.first_backoff = absl::Seconds(1);
   options.retry.max_backoff = absl::Seconds(1);
   testing::Group group(2, options);
@@ -223,7 +209,7 @@ TEST_P(Retry, RepeatedAttemptHasWhatIsLeftOfTheCallsTime) {
 // Two connections break one after the other. Each attempt belongs to the connection on which it was sent, and
 // the answer is sent on the last one.
 TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
-  testing::Group group(2, with([](const Message& m) {
+  testing::Group group(2, with([](const proto::Envelope& m) {
                          return calls(m, "break_connection") ? Fault::Kind::kCut : Fault::Kind::kDeliver;
                        }));
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
@@ -244,7 +230,7 @@ TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
 
 TEST_P(Retry, MethodsOfReferencedObjectsAreRepeated) {
   testing::Group group(2,
-                       with(cut_first(1, [](const Message& m) { return parse(m).request().has_method(); })));
+                       with(cut_first(1, [](const proto::Envelope& m) { return m.request().has_method(); })));
   const RRef<Table> table = group[0]->remote<Table>("worker1");
   table.confirmed().wait();
   EXPECT_EQ(table.rpc_sync<&Table::look_up>(9), 81);
@@ -253,8 +239,8 @@ TEST_P(Retry, MethodsOfReferencedObjectsAreRepeated) {
 }
 
 TEST_P(Retry, OtherCallsFailWithUnavailable) {
-  testing::Group group(2, with([](const Message& m) {
-                         const proto::Request request = parse(m).request();
+  testing::Group group(2, with([](const proto::Envelope& m) {
+                         const proto::Request request = m.request();
                          return request.has_function() && !absl::StrContains(request.function(), "make_ref")
                                     ? Fault::Kind::kCut
                                     : Fault::Kind::kDeliver;
@@ -278,8 +264,8 @@ TEST_P(Retry, OtherCallsFailWithUnavailable) {
 }
 
 TEST_P(Retry, AnswerWithReferencesIsNotGivenAgain) {
-  testing::Group group(2, with(cut_first(1, [](const Message& m) {
-                         return parse(m).response().result().references_size() > 0;
+  testing::Group group(2, with(cut_first(1, [](const proto::Envelope& m) {
+                         return m.response().result().references_size() > 0;
                        })));
   const absl::Status lost = group[0]->rpc_async<&make_references>("worker1").result().status();
   EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable);
@@ -289,7 +275,7 @@ TEST_P(Retry, AnswerWithReferencesIsNotGivenAgain) {
 
 TEST_P(Retry, AttemptsAreBounded) {
   RpcBackendOptions options =
-      with(cut_first(1'000, [](const Message& m) { return calls(m, "count_and_double"); }));
+      with(cut_first(1'000, [](const proto::Envelope& m) { return calls(m, "count_and_double"); }));
   options.retry.max_attempts = 3;
   testing::Group group(2, options);
   const absl::Status status = group[0]->rpc_async<&count_and_double>("worker1", 1).result().status();
@@ -303,7 +289,7 @@ TEST_P(Retry, AttemptsAreBounded) {
 
 TEST_P(Retry, DeadlineEndsAttempts) {
   RpcBackendOptions options =
-      with(cut_first(100'000, [](const Message& m) { return calls(m, "count_and_double"); }));
+      with(cut_first(100'000, [](const proto::Envelope& m) { return calls(m, "count_and_double"); }));
   options.retry.max_attempts = 100'000;
   testing::Group group(2, options);
   const absl::Time start = absl::Now();
@@ -321,12 +307,11 @@ class Detached : public Retry {
  protected:
   void start(absl::Duration timeout = absl::Seconds(60), bool mute = false) {
     auto muted = std::make_shared<std::atomic<bool>>(false);
-    RpcBackendOptions options = with([muted, mute](const Message& message) {
-      if (calls(message, "break_connection")) {
+    RpcBackendOptions options = with([muted, mute](const proto::Envelope& envelope) {
+      if (calls(envelope, "break_connection")) {
         *muted = mute;
         return Fault::Kind::kCut;
       }
-      const proto::Envelope envelope = parse(message);
       return *muted && (envelope.has_cancel() || envelope.has_request()) ? Fault::Kind::kDrop
                                                                          : Fault::Kind::kDeliver;
     });
@@ -391,7 +376,7 @@ TEST_P(Detached, DeathOfTheWorkerFailsTheCallAtOnce) {
 
 TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
   RpcBackendOptions options =
-      with(cut_first(1, [](const Message& m) { return calls(m, "count_and_double"); }));
+      with(cut_first(1, [](const proto::Envelope& m) { return calls(m, "count_and_double"); }));
   options.retry.first_backoff = absl::Seconds(40);
   options.retry.max_backoff = absl::Seconds(40);
   testing::Group group(2, options);
@@ -403,16 +388,15 @@ TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
 }
 
 TEST_P(Retry, AnswersAreDroppedWhenTheirCallerHasThem) {
-  testing::Group group(2, with([](const Message&) { return Fault::Kind::kDeliver; }));
+  testing::Group group(2, with([](const proto::Envelope&) { return Fault::Kind::kDeliver; }));
   for (int i = 0; i < 200; ++i) EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", i), 2 * i);
   // The answer of the last request is still kept, because no later request has raised answered_below.
   EXPECT_LE(group[1]->tables().kept_answers, 2u);
 }
 
 TEST_P(Retry, RepeatedMessagesRunOnce) {
-  testing::Group group(2, with([](const Message& message) {
-                         const proto::Envelope envelope = parse(message);
-                         return envelope.request().has_function() || answers_a_call(message)
+  testing::Group group(2, with([](const proto::Envelope& envelope) {
+                         return envelope.request().has_function() || answers_a_call(envelope)
                                     ? Fault::Kind::kDuplicate
                                     : Fault::Kind::kDeliver;
                        }));
@@ -437,20 +421,15 @@ TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
   // rare.
   auto last_cut = std::make_shared<std::atomic<int64_t>>(0);
   auto random = std::make_shared<std::atomic<uint32_t>>(1);
-  options.hooks = wrap_transports([last_cut, random](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [last_cut, random](Direction direction, const Message& message) -> Fault {
-          if (direction == Direction::kIncoming ||
-              !(calls(message, "count_and_double") || answers_a_call(message)))
-            return {};
-          const uint32_t drawn = (random->fetch_add(1) * 2654435761u) >> 24;
-          if (drawn < 16) return {Fault::Kind::kDuplicate};
-          if (drawn < 32) return {Fault::Kind::kDelay, absl::Milliseconds(2)};
-          int64_t last = last_cut->load();
-          const int64_t now = absl::ToUnixMillis(absl::Now());
-          const bool cut = drawn < 64 && now > last + 30 && last_cut->compare_exchange_strong(last, now);
-          return {cut ? Fault::Kind::kCut : Fault::Kind::kDeliver};
-        });
+  options.hooks = testing::outgoing_faults([last_cut, random](const proto::Envelope& envelope) -> Fault {
+    if (!calls(envelope, "count_and_double") && !answers_a_call(envelope)) return {};
+    const uint32_t drawn = (random->fetch_add(1) * 2654435761u) >> 24;
+    if (drawn < 16) return {Fault::Kind::kDuplicate};
+    if (drawn < 32) return {Fault::Kind::kDelay, absl::Milliseconds(2)};
+    int64_t last = last_cut->load();
+    const int64_t now = absl::ToUnixMillis(absl::Now());
+    const bool cut = drawn < 64 && now > last + 30 && last_cut->compare_exchange_strong(last, now);
+    return {cut ? Fault::Kind::kCut : Fault::Kind::kDeliver};
   });
   testing::Group group(2, options);
   std::vector<std::thread> threads;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/caller/caller.h"
@@ -80,6 +81,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     route.as_bytes = as_bytes;
     envelope_.mutable_request()->clear_arguments();
     encoded_ = EncodedTensors();
+    encoded_.executor = caller_.runtime().executor;
     return tensor_backend()->encode(tensors, TensorSharing::kCapture, &route,
                                     *envelope_.mutable_request()->mutable_arguments(), encoded_);
   }
@@ -168,7 +170,8 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     const absl::Time next = Clock::system().now() + kRepeatAfter;
     // If the worker cannot be reached, the attempt fails at once. The pause and the deadline bound the
     // attempts.
-    if (alive != nullptr && options_.repeat && absl::IsUnavailable(answer.status()) &&
+    if (alive != nullptr && options_.repeat &&
+        (absl::IsUnavailable(answer.status()) || is_local_shortage(answer.status())) &&
         !promise_.future().done() && next < options_.deadline && caller_.may_reach(to_).ok()) {
       // The attempt runs on the executor, because connecting may block, and others need the timers' thread.
       caller_.runtime().timers->schedule(next,

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
@@ -73,7 +73,7 @@ absl::Status AgentDevices::start(const RpcBackendOptions& options, const Worker&
   return absl::OkStatus();
 }
 
-std::unique_ptr<AgentExtension> AgentDevices::open_ipc(ReferenceHost& host, Settlement& settlement) {
+std::unique_ptr<AgentExtension> AgentDevices::open_ipc(ReferenceHost& host, ArrivalOrder& arrival_order) {
   if (!use_ipc_ || !any()) return nullptr;
   std::shared_ptr<DeviceSharing> sharing = tensor_backend()->share_devices(shared_);
   if (sharing == nullptr) {
@@ -84,7 +84,7 @@ std::unique_ptr<AgentExtension> AgentDevices::open_ipc(ReferenceHost& host, Sett
     }
     return nullptr;
   }
-  ipc_ = std::make_shared<IpcChannel>(host, settlement, std::move(sharing),
+  ipc_ = std::make_shared<IpcChannel>(host, arrival_order, std::move(sharing),
                                       IpcChannel::Options{shared_, ipc_chosen_});
   return make_extension(ipc_);
 }

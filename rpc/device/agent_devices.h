@@ -13,9 +13,9 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/options.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/device/ipc_channel.h"
-#include "gradwire/rpc/options.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 
@@ -34,7 +34,7 @@ class AgentDevices {
   // Begins to use the channel "ipc", if the options allow it and a kind of device can do it: for an agent
   // with these interfaces. Returns the part of the agent to be added; nullptr if the channel is not used.
   // Call once, after start() and before the agent joins.
-  std::unique_ptr<AgentExtension> open_ipc(ReferenceHost& host, Settlement& settlement);
+  std::unique_ptr<AgentExtension> open_ipc(ReferenceHost& host, ArrivalOrder& arrival_order);
   // nullptr if the channel is not used.
   IpcChannel* ipc() const { return ipc_.get(); }
 

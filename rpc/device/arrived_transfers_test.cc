@@ -1,9 +1,9 @@
-#include "gradwire/rpc/device/arrived_transfers.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
+
+#include "gradwire/rpc/device/incoming_transfers.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -53,7 +53,7 @@ TEST(ArrivedTransfers, AReclaimedTransferIsNotReadWhereverItsMessageIs) {
   EXPECT_EQ(transfers.remembered(), 1u);
   transfers.settle(kSenderA);
   EXPECT_EQ(transfers.remembered(), 0u);
-  // The message that arrived before the settlement stays refused.
+  // The message that arrived before the messages settled stays refused.
   EXPECT_EQ(transfers.begin_read(kSenderA, 2), Read::kRefused);
   EXPECT_FALSE(transfers.drop(kSenderA, 2));
   // The same number of another worker.

@@ -7,11 +7,11 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/process/host.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/device/ipc_services.h"
-#include "gradwire/rpc/device/sharing_probe.h"
+#include "gradwire/rpc/device/sharing.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -49,13 +49,13 @@ std::unique_ptr<AgentExtension> make_extension(std::shared_ptr<IpcChannel> chann
   return std::make_unique<Extension>(std::move(channel));
 }
 
-IpcChannel::IpcChannel(ReferenceHost& host, Settlement& settlement, std::shared_ptr<DeviceSharing> sharing,
-                       Options options)
+IpcChannel::IpcChannel(ReferenceHost& host, ArrivalOrder& arrival_order,
+                       std::shared_ptr<DeviceSharing> sharing, Options options)
     : host_(host),
       sharing_(std::move(sharing)),
       options_(std::move(options)),
-      outgoing_(std::make_shared<OutgoingTransfers>(host, settlement, sharing_)),
-      incoming_(std::make_shared<IncomingTransfers>(host, settlement)) {
+      outgoing_(std::make_shared<OutgoingTransfers>(host, arrival_order, sharing_)),
+      incoming_(std::make_shared<IncomingTransfers>(host, arrival_order)) {
   for (const Device& device : options_.devices) identities_.push_back(sharing_->identity(device));
 }
 

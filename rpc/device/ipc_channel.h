@@ -11,12 +11,12 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/proto/membership.pb.h"
-#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/core/extension.h"
 #include "gradwire/rpc/device/incoming_transfers.h"
 #include "gradwire/rpc/device/outgoing_transfers.h"
-#include "gradwire/rpc/device/sharing_pairs.h"
+#include "gradwire/rpc/device/sharing.h"
 #include "gradwire/rpc/link/agent_tables.h"
-#include "gradwire/rpc/link/settlement.h"
+#include "gradwire/rpc/link/arrival_order.h"
 #include "gradwire/rpc/rref/reference_host.h"
 
 namespace gradwire::rpc {
@@ -33,7 +33,7 @@ class IpcChannel : public DeviceTransfers, public std::enable_shared_from_this<I
     bool chosen = false;
   };
   // The first two outlive it, as far as it is used before shutdown().
-  IpcChannel(ReferenceHost& host, Settlement& settlement, std::shared_ptr<DeviceSharing> sharing,
+  IpcChannel(ReferenceHost& host, ArrivalOrder& arrival_order, std::shared_ptr<DeviceSharing> sharing,
              Options options);
 
   // Adds the identities of this worker's devices to its record.

@@ -5,7 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/rpc/device/ipc_services.h"
-#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/rpc/link/goodbye.h"
 
 namespace gradwire::rpc {
 
@@ -23,9 +23,9 @@ class OutgoingTransfers::Kept : public HandedOver {
   const uint64_t number_;
 };
 
-OutgoingTransfers::OutgoingTransfers(ReferenceHost& host, Settlement& settlement,
+OutgoingTransfers::OutgoingTransfers(ReferenceHost& host, ArrivalOrder& arrival_order,
                                      std::shared_ptr<DeviceSharing> sharing)
-    : host_(host), settlement_(settlement), sharing_(std::move(sharing)) {}
+    : host_(host), arrival_order_(arrival_order), sharing_(std::move(sharing)) {}
 
 absl::StatusOr<DeviceTransfers::Started> OutgoingTransfers::start(uint64_t worker,
                                                                   std::unique_ptr<Shipment> shipment) {
@@ -107,7 +107,7 @@ void OutgoingTransfers::reclaim(uint64_t worker) {
   }
   if (message.numbers_size() == 0) return;
   // The departures are read now: none of these transfers is sent after this.
-  to_proto(settlement_.departures(worker), *message.mutable_sent());
+  to_proto(arrival_order_.departures(worker), *message.mutable_sent());
   host_
       .call_service(*to, kTransfersReclaim, message.SerializeAsString(), nullptr,
                     {absl::InfiniteFuture(), /*repeat=*/true})

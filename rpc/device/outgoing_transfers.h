@@ -12,7 +12,7 @@
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/device/transfer_table.h"
-#include "gradwire/rpc/link/settlement.h"
+#include "gradwire/rpc/link/arrival_order.h"
 #include "gradwire/rpc/rref/reference_host.h"
 
 namespace gradwire::rpc {
@@ -23,7 +23,7 @@ namespace gradwire::rpc {
 class OutgoingTransfers : public std::enable_shared_from_this<OutgoingTransfers> {
  public:
   // The first two outlive it, as far as it is used before shutdown(). Shipments use `sharing`.
-  OutgoingTransfers(ReferenceHost& host, Settlement& settlement, std::shared_ptr<DeviceSharing> sharing);
+  OutgoingTransfers(ReferenceHost& host, ArrivalOrder& arrival_order, std::shared_ptr<DeviceSharing> sharing);
 
   // As DeviceTransfers::start().
   absl::StatusOr<DeviceTransfers::Started> start(uint64_t worker, std::unique_ptr<Shipment> shipment);
@@ -55,7 +55,7 @@ class OutgoingTransfers : public std::enable_shared_from_this<OutgoingTransfers>
   void end(Shipments shipments, bool dead);
 
   ReferenceHost& host_;
-  Settlement& settlement_;
+  ArrivalOrder& arrival_order_;
   const std::shared_ptr<DeviceSharing> sharing_;
 
   mutable Mutex mutex_;

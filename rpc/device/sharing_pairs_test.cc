@@ -1,6 +1,6 @@
-#include "gradwire/rpc/device/sharing_pairs.h"
-
 #include <gtest/gtest.h>
+
+#include "gradwire/rpc/device/sharing.h"
 
 namespace gradwire::rpc {
 namespace {

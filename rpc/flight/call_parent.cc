@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 namespace gradwire::rpc {
 namespace {

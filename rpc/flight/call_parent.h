@@ -2,13 +2,14 @@
 
 #include <cstdint>
 
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/proto/inspect.pb.h"
+#include "gradwire/rpc/core/call_context.h"
 
 namespace gradwire::rpc {
 
 // The work that makes a call: the served call whose handler makes it, also in its continuations, a backward
-// pass, or else a request from outside of the job (rpc/trace_context.h). A call of the program itself has no
-// parent. Only the caller knows the parent of a call.
+// pass, or else a request from outside of the job (rpc/trace/trace_context.h). A call of the program itself
+// has no parent. Only the caller knows the parent of a call.
 struct CallParent {
   enum class Kind : uint8_t { kNone, kCall, kPass, kTrace };
 
@@ -50,5 +51,14 @@ class ParentScope {
   const CallParent parent_;
   const CallParent* const outer_;
 };
+
+inline void to_proto(const CallParent& parent, proto::CallOrigin& out) {
+  static_assert(static_cast<int>(CallParent::Kind::kCall) == proto::CallOrigin::CALL);
+  static_assert(static_cast<int>(CallParent::Kind::kPass) == proto::CallOrigin::PASS);
+  static_assert(static_cast<int>(CallParent::Kind::kTrace) == proto::CallOrigin::TRACE);
+  out.set_kind(static_cast<proto::CallOrigin::Kind>(parent.kind));
+  out.set_incarnation(parent.incarnation);
+  out.set_number(parent.number);
+}
 
 }  // namespace gradwire::rpc

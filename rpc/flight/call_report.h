@@ -5,9 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/base/flight/flight_source.h"
+#include "gradwire/base/flight/json_line.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/flight/call_parent.h"
+#include "gradwire/rpc/flight/call_recorder.h"
 
 namespace gradwire::rpc {
 
@@ -58,6 +64,10 @@ struct CallReport {
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
   CallState state = CallState::kSent;
   bool is_service = false;
+  // The caller fetches items of the stream that this function has made; empty for other calls. Only the
+  // caller knows it. The callee finds it by `target`, the object of the call.
+  std::string stream_of;
+  Id target;
 };
 
 // The calls of one agent that have not ended.
@@ -69,5 +79,17 @@ struct OpenCalls {
 // Gives the state kNested to those calls of `served` that are the parent of a call in `made`. Both are
 // reports of one worker.
 void find_nested(const std::vector<CallReport>& made, std::vector<CallReport>& served);
+
+// ---- The lines of an agent's flight record (docs/observability.md). They are async-signal-safe, once
+// boot_id() has been called.
+
+// Begins the first line. `recorded`: the number of events since the start.
+JsonLine agent_header(const Worker& worker, const CallRecorder& recorder, uint64_t recorded,
+                      absl::string_view reason, FlightDump dump);
+// The line of an event of the worker with the incarnation `self`, but for its end.
+JsonLine event_line(const CallEvent& event, uint64_t self);
+void add_parent(JsonLine& line, const CallParent& parent);
+// The line of a member of the group, but for its end.
+JsonLine member_line(const Worker& member);
 
 }  // namespace gradwire::rpc

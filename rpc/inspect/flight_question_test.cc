@@ -14,7 +14,7 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/collectives/flight/flight_recorder.h"
 #include "gradwire/proto/inspect.pb.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/inspect/job_directory.h"
 #include "gradwire/rpc/inspect/limits.h"
 #include "gradwire/rpc/inspect/observer.h"

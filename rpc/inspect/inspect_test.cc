@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,17 +11,20 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/extension.h"
 #include "gradwire/rpc/inspect/job_directory.h"
 #include "gradwire/rpc/inspect/limits.h"
 #include "gradwire/rpc/inspect/observer.h"
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/policy/policy_text.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/security/testing/certificates.h"
 #include "gradwire/store/hash_store.h"
@@ -78,6 +82,33 @@ struct Desk {
 };
 GRADWIRE_RPC_SERIAL_CLASS(Desk)
 GRADWIRE_RPC_METHOD(Desk, work)
+
+int64_t next_number(int64_t x) { return x + 1; }
+GRADWIRE_RPC(next_number)
+
+// An extension whose state takes long to read while `held` is set.
+class SlowState : public AgentExtension {
+ public:
+  static inline std::atomic<absl::Notification*> held{nullptr};
+  static inline std::atomic<int> reading{0};
+  static inline std::atomic<int> read_on_duty{0};
+
+  absl::string_view name() const override { return "slow state"; }
+  bool serves(uint32_t /*service*/) const override { return false; }
+  void serve(ServiceCall /*call*/) override {}
+  void inspect(uint32_t /*most*/, proto::AgentState& /*state*/) const override {
+    if (on_duty()) ++read_on_duty;
+    absl::Notification* const go_on = held;
+    if (go_on == nullptr) return;
+    ++reading;
+    go_on->WaitForNotification();
+  }
+};
+[[maybe_unused]] const bool slow_state_is_registered = [] {
+  register_extension(
+      [](AgentServices&) -> std::unique_ptr<AgentExtension> { return std::make_unique<SlowState>(); });
+  return true;
+}();
 
 class InspectTest : public ::testing::Test {
  protected:
@@ -168,6 +199,24 @@ TEST_F(InspectTest, AnObserverSeesAllWorkersAndChangesNothing) {
     EXPECT_EQ(agent->tables().observers, 1u);
   }
   Gate::instance().open();
+}
+
+TEST_F(InspectTest, ReadingTheStateDelaysNoCall) {
+  testing::Group group(2, with_store(store_));
+  absl::Notification go_on;
+  SlowState::reading = 0;
+  SlowState::held = &go_on;
+  std::thread watcher([&] {
+    const std::unique_ptr<Observer> watching = observer();
+    for (const Observer::Answer& answer : watching->ask(workers(), kTimeout)) EXPECT_TRUE(answer.ok());
+  });
+  EXPECT_TRUE(eventually([] { return SlowState::reading == 2; }));
+  for (const char* to : {"worker0", "worker1"})
+    EXPECT_EQ(group[0]->rpc_sync<&next_number>(Destination(to).with_timeout(kTimeout), int64_t{1}), 2);
+  SlowState::held = nullptr;
+  go_on.Notify();
+  watcher.join();
+  EXPECT_EQ(SlowState::read_on_duty, 0);
 }
 
 TEST_F(InspectTest, CallsThatEndedAreCountedByTheirTime) {

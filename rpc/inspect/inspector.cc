@@ -12,11 +12,7 @@
 #include "gradwire/base/process/host.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/inspect/limits.h"
-#include "gradwire/rpc/inspect/read_calls.h"
-#include "gradwire/rpc/inspect/read_flight.h"
-#include "gradwire/rpc/inspect/read_groups.h"
-#include "gradwire/rpc/inspect/read_peers.h"
-#include "gradwire/rpc/inspect/read_rrefs.h"
+#include "gradwire/rpc/inspect/readings.h"
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/membership/shared_id.h"
 #include "gradwire/rpc/rref/service.h"
@@ -39,12 +35,12 @@ int64_t resident_bytes() {
 
 }  // namespace
 
-Inspector::Inspector(Parts parts) : parts_(std::move(parts)), started_(Clock::system().now()) {}
+Inspector::Inspector(Sources sources) : sources_(std::move(sources)), started_(Clock::system().now()) {}
 
 absl::Status Inspector::may_observe(const std::string& name) {
-  if (parts_.runtime.policy == nullptr) return absl::OkStatus();
+  if (sources_.runtime.policy == nullptr) return absl::OkStatus();
   // An observer has no incarnation, so it never passes as this worker itself.
-  return parts_.runtime.policy->check_service({name, -1, 0}, "inspect", Clock::system().now());
+  return sources_.runtime.policy->check_service({name, -1, 0}, "inspect");
 }
 
 absl::StatusOr<std::string> Inspector::inspect(const std::string& body) {
@@ -70,13 +66,13 @@ proto::AgentState Inspector::state(uint32_t most) const {
   state.set_read_at_us(absl::ToInt64Microseconds(began - absl::UnixEpoch()));
   state.set_wall_us(absl::ToUnixMicros(absl::Now()));
   state.set_uptime_us(absl::ToInt64Microseconds(began - started_));
-  read_peers(parts_.peers, parts_.runtime.options.flow, most, began, state);
-  read_calls(parts_.open_calls(), parts_.server.turn_waits(), most, began, state);
-  read_rrefs(parts_.rrefs.driver(), most, began, state);
+  read_peers(sources_.peers, sources_.runtime.options.flow, most, began, state);
+  read_calls(sources_.open_calls(), sources_.server.turn_waits(), most, began, state);
+  read_rrefs(sources_.rrefs.driver(), most, began, state);
   read_numbers(state);
   read_store(began, state);
   read_groups(most, state);
-  for (const auto& extension : parts_.runtime.extensions) extension->inspect(most, state);
+  for (const auto& extension : sources_.runtime.extensions) extension->inspect(most, state);
   state.set_reading_us(absl::ToInt64Microseconds(Clock::system().now() - began));
   return state;
 }
@@ -86,13 +82,13 @@ proto::AgentState Inspector::flight(const proto::FlightQuestion& question) const
   proto::AgentState state;
   read_process(state);
   state.set_read_at_us(absl::ToInt64Microseconds(began - absl::UnixEpoch()));
-  read_flight(parts_.runtime, parts_.peers, question, *state.mutable_flight());
+  read_flight(sources_.runtime, sources_.peers, question, *state.mutable_flight());
   state.set_reading_us(absl::ToInt64Microseconds(Clock::system().now() - began));
   return state;
 }
 
 void Inspector::read_process(proto::AgentState& state) const {
-  const Worker& self = parts_.runtime.self;
+  const Worker& self = sources_.runtime.self;
   state.set_name(self.name);
   state.set_id(shared_id(self));
   state.set_incarnation(self.incarnation);
@@ -102,10 +98,10 @@ void Inspector::read_process(proto::AgentState& state) const {
 }
 
 void Inspector::read_numbers(proto::AgentState& state) const {
-  parts_.tables().each([&](const char* name, std::size_t count) {
+  sources_.tables().each([&](const char* name, std::size_t count) {
     if (count > 0) add(*state.mutable_tables(), name, static_cast<int64_t>(count));
   });
-  const AgentStatistics statistics = parts_.statistics();
+  const AgentStatistics statistics = sources_.statistics();
   auto& numbers = *state.mutable_statistics();
   const auto counter = [&](const char* name, uint64_t value) {
     add(numbers, name, static_cast<int64_t>(value));
@@ -121,9 +117,9 @@ void Inspector::read_numbers(proto::AgentState& state) const {
   add(numbers, "call_p50_us", absl::ToInt64Microseconds(statistics.call_p50));
   add(numbers, "call_p99_us", absl::ToInt64Microseconds(statistics.call_p99));
   add(numbers, "resident_bytes", resident_bytes());
-  if (parts_.runtime.metrics == nullptr) return;
+  if (sources_.runtime.metrics == nullptr) return;
   // Counters, so that a reader computes the quantiles of the time between two readings.
-  const metrics::HistogramValues calls = parts_.runtime.metrics->total(metrics::Metric::kCallSeconds);
+  const metrics::HistogramValues calls = sources_.runtime.metrics->total(metrics::Metric::kCallSeconds);
   for (std::size_t bucket = 0; bucket < metrics::kBuckets; ++bucket) {
     if (calls.counts[bucket] == 0) continue;
     add(numbers, absl::StrCat(kCallBucket, bucket).c_str(), static_cast<int64_t>(calls.counts[bucket]));
@@ -131,7 +127,7 @@ void Inspector::read_numbers(proto::AgentState& state) const {
 }
 
 void Inspector::read_store(absl::Time now, proto::AgentState& state) const {
-  const store::StoreTimes::View view = parts_.store.view(now);
+  const store::StoreTimes::View view = sources_.store.view(now);
   if (view.store.empty()) return;
   proto::StoreState& out = *state.mutable_store();
   out.set_description(std::string(cut_name(view.store)));

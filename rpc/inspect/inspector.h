@@ -8,12 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/proto/inspect.pb.h"
-#include "gradwire/rpc/agent/runtime.h"
-#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/core/agent_statistics.h"
+#include "gradwire/rpc/core/observers.h"
 #include "gradwire/rpc/flight/call_report.h"
-#include "gradwire/rpc/inspect/observers.h"
 #include "gradwire/rpc/link/agent_tables.h"
-#include "gradwire/store/measured/store_times.h"
+#include "gradwire/rpc/runtime/runtime.h"
+#include "gradwire/store/measured/measured_store.h"
 
 namespace gradwire::rpc {
 
@@ -22,11 +22,11 @@ class RRefService;
 class Server;
 
 // Describes the state of one agent to observers (proto/inspect.proto). It reads the tables of the agent's
-// parts one after the other, each under its own lock, and costs nothing while nobody asks. Thread-safe. Its
-// parts must outlive it.
+// sources one after the other, each under its own lock, and costs nothing while nobody asks. Thread-safe. Its
+// sources must outlive it.
 class Inspector : public ObserverSink {
  public:
-  struct Parts {
+  struct Sources {
     AgentRuntime& runtime;
     Peers& peers;
     Server& server;
@@ -38,7 +38,7 @@ class Inspector : public ObserverSink {
     std::function<AgentTables()> tables;
     std::function<AgentStatistics()> statistics;
   };
-  explicit Inspector(Parts parts);
+  explicit Inspector(Sources sources);
 
   absl::Status may_observe(const std::string& name) override;
   absl::StatusOr<std::string> inspect(const std::string& body) override;
@@ -53,7 +53,7 @@ class Inspector : public ObserverSink {
   void read_numbers(proto::AgentState& state) const;
   void read_store(absl::Time now, proto::AgentState& state) const;
 
-  const Parts parts_;
+  const Sources sources_;
   const absl::Time started_;
 };
 

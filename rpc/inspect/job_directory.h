@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/group_log.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::rpc {
 

@@ -9,8 +9,8 @@
 #include "gradwire/base/name.h"
 #include "gradwire/rpc/inspect/limits.h"
 #include "gradwire/rpc/inspect/worker_connection.h"
-#include "gradwire/security/environment.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/security/setup/environment.h"
+#include "gradwire/security/setup/make_credentials.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::rpc {

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/security/limits.h"
 
 namespace gradwire::rpc {

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/security/warning_limit.h"
 
 namespace gradwire::rpc {

@@ -26,8 +26,17 @@ class WorkerCounts {
     auto found = counts_.find(worker);
     return found == counts_.end() ? 0 : found->second;
   }
+  // Whether `matches` is true for a worker with entries. Asks each of them at most once.
+  template <class Matches>
+  bool any(Matches matches) const {
+    for (const auto& [worker, count] : counts_) {
+      if (matches(worker)) return true;
+    }
+    return false;
+  }
   // Number of workers with entries.
   std::size_t workers() const { return counts_.size(); }
+  friend bool operator==(const WorkerCounts&, const WorkerCounts&) = default;
 
  private:
   // No count is 0.

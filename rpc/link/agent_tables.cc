@@ -17,6 +17,7 @@ struct Field {
 constexpr Field kFields[] = {
     GRADWIRE_FIELD(pending_calls),
     GRADWIRE_FIELD(served_calls),
+    GRADWIRE_FIELD(held_requests),
     GRADWIRE_FIELD(kept_answers),
     GRADWIRE_FIELD(owned_rrefs),
     GRADWIRE_FIELD(held_forks),
@@ -34,6 +35,7 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(counted_callers),
     GRADWIRE_FIELD(remembered_answers),
     GRADWIRE_FIELD(values),
+    GRADWIRE_FIELD(waits_for_values),
     GRADWIRE_FIELD(unsent_children),
     GRADWIRE_FIELD(reference_messages),
     GRADWIRE_FIELD(unconfirmed_forks),

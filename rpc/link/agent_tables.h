@@ -13,7 +13,10 @@ namespace gradwire::rpc {
 struct AgentTables {
   std::size_t pending_calls = 0;
   std::size_t served_calls = 0;
-  // Answers that are kept for repetitions of their requests (rpc/options.h). They expire after a time.
+  // Requests whose memory is held: those of the served calls and, until their answers are sent, of calls that
+  // have ended.
+  std::size_t held_requests = 0;
+  // Answers that are kept for repetitions of their requests (rpc/core/options.h). They expire after a time.
   std::size_t kept_answers = 0;
   std::size_t owned_rrefs = 0;
   std::size_t held_forks = 0;
@@ -47,6 +50,8 @@ struct AgentTables {
   std::size_t remembered_answers = 0;
   // Values that this agent owns, or is creating.
   std::size_t values = 0;
+  // Waits for values that this agent is creating, or that are unknown to it.
+  std::size_t waits_for_values = 0;
   // References whose message has not been sent yet.
   std::size_t unsent_children = 0;
   // Messages about references that have no answer yet.

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "gradwire/base/block_cache.h"
 #include "gradwire/proto/rpc.pb.h"
 
@@ -27,12 +29,17 @@ class EnvelopeBox {
   std::size_t wire_bytes() const { return wire_bytes_; }
   void set_wire_bytes(std::size_t bytes) { wire_bytes_ = bytes; }
 
+  // Not OK if this process had no memory for the buffers of the message, which has none then.
+  const absl::Status& lost() const { return lost_; }
+  void set_lost(absl::Status reason) { lost_ = std::move(reason); }
+
  private:
   static constexpr std::size_t kBlockBytes = 3072;
   alignas(std::max_align_t) char block_[kBlockBytes];
   google::protobuf::Arena arena_;
   proto::Envelope* envelope_;
   std::size_t wire_bytes_ = 0;
+  absl::Status lost_;
 };
 
 using EnvelopePtr = std::shared_ptr<EnvelopeBox>;

@@ -1,6 +1,9 @@
 #include "gradwire/rpc/link/flow_window.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "gradwire/base/log/contained.h"
 
 // The fast path (try_enter, give_back) uses only `word_`. Calls that find no room wait in a queue, under the
 // lock. The bit kAwaited of `word_` connects the two: while it is set, try_enter() fails, so that no call
@@ -33,7 +36,7 @@ uint64_t FlowWindow::wait(uint64_t bytes, const Bounds& bounds, Admitted admitte
         credit = {this, charge};
         break;
       }
-      waiters_.push_back({next_waiter_, bytes, bounds, std::move(admitted)});
+      waiters_.push_back({next_waiter_, bytes, bounds, std::move(admitted), {}});
       return next_waiter_++;
     }
   }
@@ -43,7 +46,7 @@ uint64_t FlowWindow::wait(uint64_t bytes, const Bounds& bounds, Admitted admitte
 }
 
 bool FlowWindow::cancel_wait(uint64_t waiter) {
-  Entered entered;
+  Waiters entered;
   Admitted dropped;
   {
     MutexLock lock(mutex_);
@@ -56,21 +59,26 @@ bool FlowWindow::cancel_wait(uint64_t waiter) {
     // The calls behind it may be smaller, and fit now.
     entered = enter_waiters_locked();
   }
-  for (auto& [admitted, credit] : entered) admitted(std::move(credit));
+  admit(std::move(entered));
   return true;
 }
 
+void FlowWindow::admit(Waiters entered) noexcept {
+  for (Waiter& waiter : entered)
+    run_contained("a call that waited for room", [&] { waiter.admitted(std::move(waiter.credit)); });
+}
+
 void FlowWindow::admit_waiters() {
-  Entered entered;
+  Waiters entered;
   {
     MutexLock lock(mutex_);
     entered = enter_waiters_locked();
   }
-  for (auto& [admitted, credit] : entered) admitted(std::move(credit));
+  admit(std::move(entered));
 }
 
-FlowWindow::Entered FlowWindow::enter_waiters_locked() {
-  Entered entered;
+FlowWindow::Waiters FlowWindow::enter_waiters_locked() {
+  Waiters entered;
   uint64_t word = word_.load(std::memory_order_relaxed);
   while (!waiters_.empty()) {
     Waiter& first = waiters_.front();
@@ -82,8 +90,8 @@ FlowWindow::Entered FlowWindow::enter_waiters_locked() {
     }
     if (!word_.compare_exchange_weak(word, word + charge, std::memory_order_acq_rel)) continue;
     word += charge;
-    entered.emplace_back(std::move(first.admitted), FlowCredit(this, charge));
-    waiters_.pop_front();
+    first.credit = FlowCredit(this, charge);
+    entered.splice(entered.end(), waiters_, waiters_.begin());
   }
   // The queue is empty and the lock is held, so no wait() can have set the bit after the check. From here on
   // try_enter() succeeds again.

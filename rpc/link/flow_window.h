@@ -2,13 +2,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <utility>
-#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 
 namespace gradwire::rpc {
 
@@ -98,8 +97,9 @@ class FlowWindow {
     uint64_t bytes = 0;
     Bounds bounds;
     Admitted admitted;
+    FlowCredit credit;  // Empty while the call waits.
   };
-  using Entered = std::vector<std::pair<Admitted, FlowCredit>>;
+  using Waiters = std::list<Waiter>;
 
   static bool fits(uint64_t word, uint64_t bytes, const Bounds& bounds, uint64_t& charge) {
     const uint64_t calls = (word & ~kAwaited) >> kCallsShift;
@@ -114,12 +114,15 @@ class FlowWindow {
   }
   void admit_waiters();
   // Gives credits to the waiters at the front of the queue, in order, until one does not fit.
-  Entered enter_waiters_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls back those that have their credits.
+  static void admit(Waiters entered) noexcept;
+  // Moves the calls that fit now out of the queue. Needs no memory.
+  Waiters enter_waiters_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::atomic<uint64_t> word_{0};
   mutable Mutex mutex_;
   // The bit kAwaited of word_ is set while the queue is not empty. It is set and cleared with the lock held.
-  std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

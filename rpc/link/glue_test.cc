@@ -12,7 +12,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
@@ -229,6 +229,63 @@ TEST_F(Glue, CallWhoseConnectionIsClosedByALossFailsWithTheLoss) {
   const absl::Status next = agent_->rpc_async<&plain>("a", 1).result().status();
   EXPECT_TRUE(absl::StrContains(failed.message(), next.message())) << failed << "\n" << next;
 }
+
+// How the agent learns that a worker has left while the worker's last answer is under way.
+enum class Departure {
+  kLog,
+  kGoodbyeOnAnotherLink,
+};
+
+class LastAnswer : public Glue, public ::testing::WithParamInterface<Departure> {};
+
+TEST_P(LastAnswer, ArrivesAfterTheNewsThatItsWorkerHasLeft) {
+  create(a_, *a_link_, 1, 2);
+  std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
+  std::shared_ptr<ScriptedLink> c = c_.connect(*agent_);
+  const std::shared_ptr<ScriptedLink> second = a_.connect(*agent_);
+  settle(*second);
+  Future<int64_t> call = agent_->rpc_async<&plain>("a", 1);
+  const proto::Request request = a_link_->wait_for(is_call).request();
+  GetParam() == Departure::kLog ? a_.leave() : static_cast<void>(second->send(goodbye()));
+  ASSERT_TRUE(eventually([&] { return agent_->worker_state("a") == WorkerState::kLeft; }));
+  // Calls that begin now fail at once.
+  const absl::Status refused = agent_->rpc_async<&plain>("a", 2).result().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "worker \"a\" has left")) << refused;
+  EXPECT_FALSE(call.done());
+  EXPECT_EQ(owned(), 1u);
+  proto::Envelope answer;
+  answer.mutable_response()->set_call_id(request.call_id());
+  answer.mutable_response()->mutable_result()->add_values()->set_integer(8);
+  a_link_->send(answer);
+  EXPECT_EQ(call.wait(), 8);
+  // The worker's references end with its last connection.
+  settle(*b);
+  for (const proto::Envelope& envelope : b->all()) {
+    EXPECT_NE(envelope.request().service().number(), kFence) << envelope.ShortDebugString();
+  }
+  a_link_->close();
+  second->close();
+  b->answer(b->wait_for_service(kFence));
+  c->answer(c->wait_for_service(kFence));
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_P(LastAnswer, IsNotWaitedForWhenTheConnectionEnds) {
+  const std::shared_ptr<ScriptedLink> second = a_.connect(*agent_);
+  settle(*second);
+  Future<int64_t> call = agent_->rpc_async<&plain>("a", 1);
+  (void)a_link_->wait_for(is_call);
+  GetParam() == Departure::kLog ? a_.leave() : static_cast<void>(second->send(goodbye()));
+  ASSERT_TRUE(eventually([&] { return agent_->worker_state("a") == WorkerState::kLeft; }));
+  a_link_->close();
+  const absl::Status failed = call.result().status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
+  EXPECT_TRUE(absl::StrContains(failed.message(), "worker \"a\" has left")) << failed;
+}
+
+INSTANTIATE_TEST_SUITE_P(Glue, LastAnswer,
+                         ::testing::Values(Departure::kLog, Departure::kGoodbyeOnAnotherLink));
 
 TEST_F(Glue, FenceAnsweredWithAbortedIsNotPassed) {
   create(a_, *a_link_, 1, 2);
@@ -528,6 +585,57 @@ TEST_F(Glue, WhatNamesAStrangerWaitsAndNothingOvertakesIt) {
   cut_->restore();
   (void)a_link_->wait_for_response(2);
   EXPECT_EQ(a_link_->wait_for_response(1).call_id(), 1u);
+}
+
+// The states that are reported of one worker, in their order.
+class States {
+ public:
+  States(Agent& agent, const std::string& name)
+      : subscription_(agent.on_worker_change([seen = seen_, name](const WorkerInfo& who, WorkerState state) {
+          if (who.name != name) return;
+          MutexLock lock(seen->mutex);
+          seen->list.push_back(state);
+        })) {}
+
+  std::vector<WorkerState> list() const {
+    MutexLock lock(seen_->mutex);
+    return seen_->list;
+  }
+  bool ends_with(WorkerState state) const {
+    return eventually([&] {
+      const std::vector<WorkerState> states = list();
+      return !states.empty() && states.back() == state;
+    });
+  }
+
+ private:
+  struct Seen {
+    Mutex mutex;
+    std::vector<WorkerState> list ABSL_GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
+  const std::shared_ptr<void> subscription_;
+};
+
+TEST_F(Glue, JoinIsReportedOnceAndTheEndOfASuspicionIsReported) {
+  const States of_member(*agent_, "b");
+  const States of_joiner(*agent_, "joiner");
+  ScriptedWorker joiner(network_, store_, "joiner");
+  std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
+  std::shared_ptr<ScriptedLink> link = joiner.connect(*agent_);
+  settle(*link);
+  link->close();
+  ASSERT_TRUE(of_joiner.ends_with(WorkerState::kSuspect));
+  link = joiner.connect(*agent_);
+  ASSERT_TRUE(of_joiner.ends_with(WorkerState::kAlive));
+  joiner.leave();
+  ASSERT_TRUE(eventually([&] { return agent_->worker_state("joiner") == WorkerState::kLeft; }));
+  link->close();
+  ASSERT_TRUE(of_joiner.ends_with(WorkerState::kLeft));
+  // The member was there before the subscription, so its first connection changes nothing.
+  EXPECT_EQ(of_member.list(), std::vector<WorkerState>());
+  EXPECT_EQ(of_joiner.list(), (std::vector<WorkerState>{WorkerState::kAlive, WorkerState::kSuspect,
+                                                        WorkerState::kAlive, WorkerState::kLeft}));
 }
 
 TEST_F(Glue, CreationThatWasLostEndsThoseWhoWaitForItAtOnce) {

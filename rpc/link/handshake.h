@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/security/peer_identity.h"
 
 namespace gradwire::rpc {

@@ -1,10 +1,13 @@
 #include "gradwire/rpc/link/heartbeat_monitor.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/log.h"
-#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/link/peers.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -36,14 +39,18 @@ void HeartbeatMonitor::notice(Events events, const absl::Status& why) {
     for (const FailureDetector::Change& change : actions.changes) {
       std::shared_ptr<Peer> peer = context_.group.peer(change.worker);
       if (peer == nullptr) continue;
-      peer->set_suspect(change.state != FailureDetector::State::kAlive);
-      changed.emplace_back(std::move(peer), change);
+      // A member counts as alive from its join on. So its first connection, from which on the detector
+      // watches it, changes nothing for the sink. A suspect peer that turns out to be dead must still be
+      // lost.
+      const bool is_new = peer->set_suspect(change.state != FailureDetector::State::kAlive);
+      if (is_new || change.state == FailureDetector::State::kDead) {
+        changed.emplace_back(std::move(peer), change);
+      }
     }
     // A timer that is scheduled for later is not cancelled. When it runs, on_tick() finds that it was
     // replaced.
     if (const absl::Time next = detector_.next(); next < tick_at_) {
-      tick_at_ = next;
-      context_.timers.schedule(next, [this] { on_tick(); });
+      schedule_tick_locked(next);
     }
   }
   for (const auto& [peer, change] : changed) {
@@ -94,13 +101,82 @@ void HeartbeatMonitor::notice(const Peer& peer, Event event, const absl::Status&
       why);
 }
 
-void HeartbeatMonitor::on_tick() {
+// A tick judges the silence of the peers, so it must come after what they have sent was read. The steps:
+//   1. The timer asks for the tick, once.
+//   2. The thread that reads the connections runs it, when it has read everything that had arrived. If that
+//      thread stands still, the tick comes late. The detector then finds the gap between its rounds, and does
+//      not count it as silence.
+//   3. The tick schedules the next timer.
+void HeartbeatMonitor::on_timer() {
   {
     MutexLock lock(mutex_);
-    // This timer was replaced by an earlier one, which has scheduled the next.
-    if (context_.timers.clock().now() < tick_at_) return;
-    tick_at_ = absl::InfiniteFuture();
+    const absl::Time now = context_.timers.clock().now();
+    // An earlier timer has replaced this one, or the tick was asked for already.
+    if (ended_ || now < tick_at_ || asked_at_ != absl::InfiniteFuture()) return;
+    if (after_reading_ && !watches_stuck_) {
+      context_.timers.schedule(now + kStuckAfter, [this] { check_stuck(); });
+      watches_stuck_ = true;
+    }
+    asked_at_ = now;
   }
+  if (!after_reading_) return on_tick();
+  try {
+    (void)after_reading_([this] { on_tick(); });
+  } catch (...) {
+    // The timer runs again, and asks again.
+    MutexLock lock(mutex_);
+    asked_at_ = absl::InfiniteFuture();
+    throw;
+  }
+}
+
+void HeartbeatMonitor::schedule_tick_locked(absl::Time when) {
+  context_.timers.schedule(when, [this] { on_timer(); });
+  tick_at_ = when;
+}
+
+void HeartbeatMonitor::check_stuck() {
+  absl::Duration stuck;
+  {
+    MutexLock lock(mutex_);
+    watches_stuck_ = false;
+    if (ended_ || asked_at_ == absl::InfiniteFuture()) return;
+    const absl::Time now = context_.timers.clock().now();
+    stuck = now - asked_at_;
+    if (stuck < kStuckAfter) {
+      // This check was for an earlier tick, which has come.
+      watches_stuck_ = true;
+      context_.timers.schedule(asked_at_ + kStuckAfter, [this] { check_stuck(); });
+      return;
+    }
+    is_stuck_ = true;
+  }
+  const std::string reader = reader_state_ ? reader_state_() : "the thread that reads them is blocked";
+  log(LogLevel::kWarning, "worker \"", context_.self.name, "\" has read no message for ",
+      absl::FormatDuration(stuck), ": ", reader,
+      "; until it goes on, this worker sends no heartbeats and declares no worker dead");
+}
+
+// A tick that fails is followed by the next one: a worker without ticks sends no heartbeats, and the others
+// would declare it dead.
+void HeartbeatMonitor::on_tick() {
+  if (run_contained("a round of heartbeats", [this] { tick(); })) return;
+  run_or_end("scheduling the next round of heartbeats", [this] {
+    MutexLock lock(mutex_);
+    const absl::Time next = context_.timers.clock().now() + options_.interval;
+    if (!ended_ && next < tick_at_) schedule_tick_locked(next);
+  });
+}
+
+void HeartbeatMonitor::tick() {
+  bool was_stuck = false;
+  {
+    MutexLock lock(mutex_);
+    tick_at_ = absl::InfiniteFuture();
+    asked_at_ = absl::InfiniteFuture();
+    was_stuck = std::exchange(is_stuck_, false);
+  }
+  if (was_stuck) log(LogLevel::kInfo, "worker \"", context_.self.name, "\" reads messages again");
   // Arriving messages are only marked on their links, so that no message takes the monitor's lock. The marks
   // are collected here, once per tick.
   std::vector<uint64_t> senders;

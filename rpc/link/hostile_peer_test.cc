@@ -11,8 +11,8 @@
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/arrivals.h"
 #include "gradwire/rpc/link/handshake.h"
@@ -23,10 +23,10 @@
 #include "gradwire/store/hash_store.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/address.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/frame.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 // Peers that connect to an agent's port and do not follow the protocol.
 namespace gradwire::rpc {
@@ -501,7 +501,7 @@ TEST_F(HostilePeer, ReferenceThatLiesAboutItsTypeIsNotCastTo) {
   // The reference says that the owner's Counter is an integer.
   RRef<Counter> counter = group_[1]->remote<Counter>("worker0", 0);
   counter.confirmed().wait();
-  auto liar = std::make_shared<RRefHandle>(RRefHandle::Parts{
+  auto liar = std::make_shared<RRefHandle>(RRefHandle::State{
       group_[0]->rrefs().weak_from_this(), counter.handle()->rref(), Id(), group_[0]->services().self(),
       "int64", Future<void>(absl::OkStatus()), Future<void>(absl::OkStatus())});
   const absl::Status status = RRef<int64_t>(liar).to_here_async().result().status();

@@ -1,16 +1,205 @@
 #include "gradwire/rpc/link/link.h"
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
+#include <iterator>
 #include <limits>
 #include <optional>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
-#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/rpc/link/goodbye.h"
-#include "gradwire/rpc/link/peer_table.h"
+#include "gradwire/rpc/link/peers.h"
+
+namespace gradwire::rpc {
+namespace {
+
+// Returns how many of the first `end` bytes that a connection was given are unsent. Messages leave in the
+// order in which they were sent, so that the connection has sent what it was given, except for its queue.
+// `given` must be read before `queued`: bytes that are given to the connection between the two reads make
+// the result too large, but not too small. So does what the transport adds to the messages in its queue.
+uint64_t unsent_before(uint64_t end, uint64_t given, uint64_t queued) {
+  return end - std::min(end, given - std::min(given, queued));
+}
+
+}  // namespace
+
+void own_bytes(std::vector<transport::Buffer>& buffers) {
+  for (transport::Buffer& buffer : buffers) {
+    if (buffer.sharing() != transport::Buffer::Sharing::kBorrowed) continue;
+    auto bytes = std::make_shared<std::vector<char>>(buffer.size());
+    std::memcpy(bytes->data(), buffer.data(), buffer.size());
+    buffer = transport::Buffer(bytes->data(), buffer.size(), bytes);
+  }
+}
+
+absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
+                                          std::vector<transport::Buffer> buffers,
+                                          const proto::Request* answered) {
+  absl::StatusOr<uint64_t> ticket =
+      send_now(envelope.SerializeAsString(), std::move(buffers), {&envelope, answered});
+  // A relaxed load may miss a message that another thread has just deferred. Its timer sends it.
+  if (has_deferred_.load(std::memory_order_relaxed)) flush_deferred();
+  return ticket;
+}
+
+absl::StatusOr<uint64_t> LinkSender::send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors,
+                                                  const proto::Request* answered) {
+  if (tensors.handed_over != nullptr) keep(std::move(tensors.handed_over));
+  const std::shared_ptr<SentAhead> ahead = std::move(tensors.ahead);
+  if (ahead != nullptr) envelope.set_parts(ahead->join(number_, tensors.buffers));
+  // `ahead` lives until the message has been sent.
+  return send(envelope, std::move(tensors.buffers), answered);
+}
+
+bool LinkSender::count_part(const PartsInFlight::Size& part, bool begins) {
+  MutexLock lock(parts_mutex_);
+  return parts_in_flight_.add(part, begins);
+}
+
+void LinkSender::forget_parts(const PartsInFlight::Size& message) {
+  MutexLock lock(parts_mutex_);
+  parts_in_flight_.remove(message);
+}
+
+void LinkSender::keep(std::shared_ptr<HandedOver> handed_over) {
+  // Destroyed without the lock.
+  std::vector<std::shared_ptr<HandedOver>> taken;
+  MutexLock lock(handed_over_mutex_);
+  // on_closed() may have come already. Then the message is not sent either.
+  if (closed_) return;
+  handed_over_.push_back(std::move(handed_over));
+  if (handed_over_.size() < sweep_at_) return;
+  const auto first_taken = std::partition(handed_over_.begin(), handed_over_.end(),
+                                          [](const auto& entry) { return !entry->taken(); });
+  taken.assign(std::make_move_iterator(first_taken), std::make_move_iterator(handed_over_.end()));
+  handed_over_.erase(first_taken, handed_over_.end());
+  sweep_at_ = std::max<std::size_t>(8, 2 * handed_over_.size());
+}
+
+std::vector<std::shared_ptr<HandedOver>> LinkSender::drop_handed_over() {
+  MutexLock lock(handed_over_mutex_);
+  return std::exchange(handed_over_, {});
+}
+
+void LinkSender::send_deferred(const proto::Envelope& envelope) {
+  MutexLock lock(deferred_mutex_);
+  deferred_.push_back(envelope.SerializeAsString());
+  has_deferred_.store(true, std::memory_order_relaxed);
+  if (timer_scheduled_) return;
+  timers_.schedule(timers_.clock().now() + kDeferral, [weak = weak_from_this()] {
+    std::shared_ptr<LinkSender> link = weak.lock();
+    if (link == nullptr) return;
+    {
+      MutexLock lock(link->deferred_mutex_);
+      // Cleared before the flush: a message that is deferred after this point starts a timer of its own, so
+      // none stays behind.
+      link->timer_scheduled_ = false;
+    }
+    link->flush_deferred();
+  });
+  timer_scheduled_ = true;
+}
+
+void LinkSender::flush_deferred() noexcept {
+  std::vector<std::string> deferred;
+  {
+    MutexLock lock(deferred_mutex_);
+    deferred.swap(deferred_);
+    has_deferred_.store(false, std::memory_order_relaxed);
+  }
+  // Errors of the link are ignored, because a deferred message may be lost with it. But the callers of those
+  // that have no memory now wait for them on a link that goes on. So it ends.
+  for (std::string& header : deferred) {
+    if (!run_contained("a deferred message", [&] { (void)send_now(std::move(header), {}, {}); }))
+      cut(no_memory());
+  }
+}
+
+absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<transport::Buffer> buffers,
+                                              const About& about) {
+  wait_until_opened();
+  transport::Message message{std::move(header), std::move(buffers)};
+  const std::size_t size = message.byte_size();
+  absl::StatusOr<uint64_t> ticket = depart(std::move(message));
+  if (ticket.ok()) {
+    bytes_sent_.fetch_add(size, std::memory_order_relaxed);
+    unread_bound_.fetch_add(size, std::memory_order_relaxed);
+    const uint64_t end = link_bytes_.fetch_add(size, std::memory_order_relaxed) + size;
+    if (!sent_.load(std::memory_order_relaxed)) sent_.store(true, std::memory_order_relaxed);
+    if (transfers_->watches(size) && about.envelope != nullptr) {
+      // The message has been sent, also if it cannot be watched.
+      run_contained("watching a large message", [&] {
+        Sending sending{[weak = weak_from_this(), end]() -> std::optional<uint64_t> {
+                          const std::shared_ptr<LinkSender> link = weak.lock();
+                          if (link == nullptr || link->closed()) return std::nullopt;
+                          const uint64_t given = link->link_bytes_.load(std::memory_order_acquire);
+                          return unsent_before(end, given, link->connection_->queued_bytes());
+                        },
+                        connection_->counts_whole_buffers()};
+        watch_sending(*transfers_, {peer_name_, number_, size}, *about.envelope, about.answered,
+                      std::move(sending));
+      });
+    }
+  }
+  return ticket;
+}
+
+// The question to the connection takes a lock. So it is not asked for each call, but after each kUnreadGrain
+// bytes. A message that another thread sends between the question and the store may be missing in the bound.
+// The next question counts it.
+uint64_t LinkSender::unread_bytes() {
+  const uint64_t bound = unread_bound_.load(std::memory_order_relaxed);
+  if (bound < kUnreadGrain) return 0;
+  wait_until_opened();
+  const uint64_t unread = connection_->queued_bytes();
+  unread_bound_.store(unread, std::memory_order_relaxed);
+  return unread < kUnreadGrain ? 0 : unread;
+}
+
+absl::StatusOr<uint64_t> LinkSender::depart(transport::Message message) {
+  // Counted before it is sent: a thread that reports the Departures after the send must not leave it out.
+  departed_.fetch_add(1);
+  // A report in between may count this message. If the connection is closed, its end settles the report, else
+  // the next message does.
+  absl::Cleanup not_sent = [this] { departed_.fetch_sub(1); };
+  absl::StatusOr<uint64_t> ticket = connection_->send(std::move(message));
+  if (ticket.ok()) std::move(not_sent).Cancel();
+  return ticket;
+}
+
+absl::StatusOr<transport::Buffer> LinkSender::allocate(std::size_t size) {
+  wait_until_opened();
+  return connection_->allocate(size);
+}
+
+// A heartbeat is not counted as sent data: it does not set sent_, which would suppress the next heartbeat.
+void LinkSender::beat(const std::string& heartbeat, bool forced) {
+  // A message that was sent since the last heartbeat was a sign of life, too.
+  if (!sent_.exchange(false) || forced) (void)depart({heartbeat, {}});
+}
+
+void LinkSender::cut(const absl::Status& reason) noexcept {
+  run_contained("the end of a link", [&] {
+    wait_until_opened();
+    connection_->close(reason, absl::ZeroDuration());
+  });
+}
+
+void LinkSender::part(std::string goodbye, const absl::Status& reason, absl::Duration flush) {
+  wait_until_opened();
+  // Not counted by depart(): Arrivals counts neither Hello nor Goodbye.
+  run_contained("a goodbye", [&] { (void)connection_->send({std::move(goodbye), {}}); });
+  connection_->close(reason, flush);
+}
 
 // The way of an arriving message:
 //   1. on_message() checks its size and parses it.
@@ -22,7 +211,6 @@
 // The order of messages is kept as follows. active_ becomes nullptr before the first message is held, and is
 // set again only when no message is held, both under the lock. So no message takes the path of step 2 while
 // another one waits.
-namespace gradwire::rpc {
 
 using Action = Handshake::Action;
 
@@ -36,20 +224,6 @@ absl::StatusOr<EnvelopePtr> parse_envelope(const std::string& header, const tran
       "cannot parse a message from ", from.peer_address(), ": the peer may not be a Gradwire worker"));
   log(LogLevel::kWarning, reason.message());
   return reason;
-}
-
-// Handles a message of an observer, and sends the answer. An error ends the link.
-absl::Status serve_observer(Observers& observers, const Worker& self, LinkSender& link,
-                            const proto::Envelope& envelope, absl::Time now) {
-  auto leave = [weak = link.weak_from_this()] {
-    const std::shared_ptr<LinkSender> idle = weak.lock();
-    if (idle == nullptr) return;
-    const absl::Status reason = absl::ResourceExhaustedError("an idle observer makes room for another one");
-    idle->part(goodbye(reason), reason, absl::ZeroDuration());
-  };
-  const absl::StatusOr<proto::Envelope> reply =
-      observers.receive(self, {link.number(), link.queued_bytes(), std::move(leave)}, envelope, now);
-  return reply.ok() ? link.send(*reply, {}).status() : reply.status();
 }
 
 // Whether an incoming connection proves that its transport reaches the peer's listener: true within one host,
@@ -95,14 +269,18 @@ absl::Status Link::connect(transport::Transport& transport, const std::string& a
     MutexLock lock(mutex_);
     peer = peer_;
   }
-  // connect() may resolve a host name, which can take long. Only threads that want this peer wait meanwhile.
   MutexLock opening(opening_);
   GRADWIRE_ASSIGN_OR_RETURN(connection_, transport.connect(address, self, timeout));
-  absl::Status status = context_.host.on_made(self);
-  if (status.ok()) status = peer->add(self);
-  if (status.ok()) {
-    introduce(*peer);
-    status = peer->greeted(self);
+  absl::Status status;
+  try {
+    status = context_.host.on_made(self);
+    if (status.ok()) status = peer->add(self);
+    if (status.ok()) {
+      introduce(*peer);
+      status = peer->greeted(self);
+    }
+  } catch (...) {
+    status = caught("opening a connection");
   }
   // This must be the last step: arriving messages and the end of the connection wait for it.
   opened_ = true;
@@ -132,6 +310,15 @@ void Link::introduce(Peer& peer) {
 }
 
 void Link::on_message(transport::Connection& connection, transport::Message message) {
+  receive(connection, std::move(message), absl::OkStatus());
+}
+
+// The header says which call the message belongs to. Only that call ends.
+void Link::on_lost(transport::Connection& connection, std::string header, absl::Status reason) {
+  receive(connection, {std::move(header), {}}, std::move(reason));
+}
+
+void Link::receive(transport::Connection& connection, transport::Message message, absl::Status lost) {
   wait_until_opened();
   const std::size_t size = message.byte_size();
   count_read(size, context_.bytes_received);
@@ -147,6 +334,10 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
   // Pairs with the stores of active_ in admit() and release(): this thread sees the peer completely. The peer
   // cannot go meanwhile, because only this thread handles the end of the link.
   Peer* const peer = active_.load(std::memory_order_acquire);
+  if (peer == nullptr && !lost.ok() && !introduced()) {
+    connection.close(lost);
+    return;
+  }
   if (peer == nullptr && hold_unparsed(message)) return;
   absl::StatusOr<EnvelopePtr> parsed = parse_envelope(message.header, connection);
   if (!parsed.ok()) {
@@ -154,6 +345,11 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
     return;
   }
   EnvelopePtr envelope = *std::move(parsed);
+  if (!lost.ok()) {
+    log(LogLevel::kWarning, "dropped the buffers of a message from ", connection.peer_address(), ": ",
+        lost.message());
+    envelope->set_lost(std::move(lost));
+  }
   if (!received_.load(std::memory_order_relaxed)) received_.store(true, std::memory_order_relaxed);
   // A message with references may name an owner that is not known yet, so the Handshake decides on it.
   if (peer != nullptr && references_of(**envelope).empty()) {
@@ -286,7 +482,7 @@ void Link::perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope
       break;
     case Action::kObserve:
     case Action::kAsk:
-      refused = serve_observer(*context_.observers, context_.self, *this, **envelope, timers_.clock().now());
+      refused = observe(std::move(envelope));
       break;
     case Action::kPart:
       return leave((*envelope)->goodbye());
@@ -302,6 +498,30 @@ void Link::perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope
   if (!refused.ok()) refuse(refused);
 }
 
+// Reading the state of the worker may take long, and may wait, so questions are answered on the executor.
+absl::Status Link::observe(EnvelopePtr message) {
+  Observers& observers = *context_.observers;
+  auto leave = [weak = weak_from_this()] {
+    const std::shared_ptr<LinkSender> idle = weak.lock();
+    if (idle == nullptr) return;
+    const absl::Status reason = absl::ResourceExhaustedError("an idle observer makes room for another one");
+    idle->part(goodbye(reason), reason, absl::ZeroDuration());
+  };
+  GRADWIRE_ASSIGN_OR_RETURN(const std::optional<proto::Envelope> reply,
+                            observers.receive(context_.self, {number(), queued_bytes(), std::move(leave)},
+                                              **message, timers_.clock().now()));
+  if (reply.has_value()) return send(*reply, {}).status();
+  // If the executor refuses the task, the worker is at its end.
+  if (context_.executor == nullptr)
+    return absl::UnavailableError("this worker has no threads that answer an observer");
+  (void)context_.executor->post_clean([self = shared(), message = std::move(message)] {
+    const proto::Envelope answer =
+        self->context_.observers->answer(self->context_.self, self->number(), **message);
+    if (absl::Status sent = self->send(answer, {}).status(); !sent.ok()) self->refuse(sent);
+  });
+  return absl::OkStatus();
+}
+
 void Link::refuse(const absl::Status& reason) {
   // A lost worker that connects and a liveness query are normal events.
   const bool expected = absl::IsAborted(reason) || absl::IsNotFound(reason);
@@ -311,15 +531,22 @@ void Link::refuse(const absl::Status& reason) {
   part(goodbye(reason), reason, absl::Seconds(1));
 }
 
-bool Link::take_parts(const proto::Envelope& envelope, std::vector<transport::Buffer>& buffers) {
+bool Link::take_parts(EnvelopeBox& box, std::vector<transport::Buffer>& buffers) {
+  const proto::Envelope& envelope = *box;
   absl::Status status;
   if (envelope.has_part()) {
     const uint64_t number = envelope.part().number();
-    status = envelope.part().dropped() ? parts_.drop(number) : parts_.add(number, std::move(buffers));
+    status =
+        envelope.part().dropped() ? parts_.drop(number) : parts_.add(number, std::move(buffers), box.lost());
   } else if (envelope.parts() != 0) {
     auto all = parts_.join(envelope.parts(), std::move(buffers));
-    status = all.status();
-    if (all.ok()) buffers = *std::move(all);
+    if (all.ok()) {
+      buffers = *std::move(all);
+    } else if (is_local_shortage(all.status())) {
+      box.set_lost(all.status());
+    } else {
+      status = all.status();
+    }
   }
   if (!status.ok()) refuse(status);
   return status.ok();
@@ -328,20 +555,25 @@ bool Link::take_parts(const proto::Envelope& envelope, std::vector<transport::Bu
 bool Link::deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers) {
   switch ((*envelope)->body_case()) {
     case proto::Envelope::kRequest:
-      if (!take_parts(**envelope, buffers)) return true;
+      note_duty("a request");
+      if (!take_parts(*envelope, buffers)) return true;
       context_.sink.on_request(from.worker, shared(), std::move(envelope), std::move(buffers));
       break;
     case proto::Envelope::kResponse:
-      if (!take_parts(**envelope, buffers)) return true;
+      note_duty("an answer");
+      if (!take_parts(*envelope, buffers)) return true;
       context_.sink.on_response(from.worker, std::move(envelope), std::move(buffers));
       break;
     case proto::Envelope::kCancel:
+      note_duty("a cancellation");
       context_.sink.on_cancel(from.worker, number(), (*envelope)->cancel().call_id());
       break;
     case proto::Envelope::kPart:
-      if (!take_parts(**envelope, buffers)) return true;
+      note_duty("a part of a message");
+      if (!take_parts(*envelope, buffers)) return true;
       break;
     case proto::Envelope::kHeartbeat:
+      note_duty("a heartbeat");
       if ((*envelope)->heartbeat().has_sent()) {
         const std::optional<Departures> sent = from_proto((*envelope)->heartbeat().sent());
         if (sent && from.update_arrivals(*sent)) context_.sink.on_settled(from.worker);
@@ -406,7 +638,11 @@ void Link::on_closed(transport::Connection&, absl::Status reason) {
   // lost.
   closed_ = true;
   transfers_->end_link(number());
-  drop_handed_over();
+  // The tensors that the peer has not taken belong to the program.
+  if (std::vector<std::shared_ptr<HandedOver>> tensors = drop_handed_over();
+      !tensors.empty() && context_.executor != nullptr) {
+    context_.executor->run_off_duty([tensors = std::move(tensors)] {});
+  }
   parts_.clear();
   std::shared_ptr<Peer> peer;
   // Messages that are still held are lost with the connection.

@@ -1,23 +1,218 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "gradwire/rpc/inspect/observers.h"
+#include "absl/status/status.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/codec/encoded_tensors.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/observers.h"
+#include "gradwire/rpc/core/worker.h"
+#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/link/held_messages.h"
-#include "gradwire/rpc/link/link_sender.h"
 #include "gradwire/rpc/link/parts/arrived_parts.h"
+#include "gradwire/rpc/link/parts/parts_in_flight.h"
 #include "gradwire/rpc/link/peer.h"
-#include "gradwire/rpc/link/peer_sink.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
+#include "gradwire/rpc/transfers/transfer_watch.h"
+#include "gradwire/transport/connection.h"
+#include "gradwire/transport/message.h"
 #include "gradwire/transport/transport.h"
 
 namespace gradwire::rpc {
 
+class Link;
 class PeerTable;
+
+// Receives everything that Peers finds out, on threads of the transports and of the timers. Implementations
+// must not block.
+class PeerSink {
+ public:
+  virtual ~PeerSink() = default;
+  // A request has arrived. The answer must be sent on `link`.
+  virtual void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
+                          std::vector<transport::Buffer> buffers) = 0;
+  virtual void on_response(const Worker& from, EnvelopePtr envelope,
+                           std::vector<transport::Buffer> buffers) = 0;
+  // Returns the callee of a call to the peer that is not answered, for the log; "" if it is not known.
+  virtual std::string callee_of(const Worker& /*peer*/, uint64_t /*call_id*/) { return ""; }
+  virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
+  // The link has ended. Messages in transit on it are lost.
+  virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;
+  // A connection is open again after one had broken.
+  virtual void on_link_restored(const Worker& peer) = 0;
+  // Every message of this peer that ArrivalOrder::require() named has been handled. Call settled() again,
+  // which may be false by then.
+  virtual void on_settled(const Worker& peer) = 0;
+  // The state has changed to kAlive or kSuspect.
+  virtual void on_worker_state(const Worker& peer, WorkerState state) = 0;
+  // The peer has been silent for longer than HeartbeatOptions::dead_after. Called repeatedly while that
+  // lasts.
+  virtual void on_unresponsive(const Worker& peer, const absl::Status& reason) = 0;
+  // The worker is lost: `state` is kDead or kLeft. Called once for each worker.
+  virtual void on_worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) = 0;
+};
+
+// Whether a buffer of the message is borrowed: its bytes may change after the send unless the message's
+// ticket is captured.
+inline bool any_borrowed(const std::vector<transport::Buffer>& buffers) {
+  return std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+  });
+}
+
+// Copies the bytes of borrowed buffers, for a message that is sent after its sender has gone on.
+void own_bytes(std::vector<transport::Buffer>& buffers);
+
+// The sending half of a link: it counts the messages that it sends, and collects messages that need not be
+// sent at once. Thread-safe.
+class LinkSender : public std::enable_shared_from_this<LinkSender> {
+ public:
+  static constexpr absl::Duration kDeferral = absl::Milliseconds(10);
+
+  uint64_t number() const { return number_; }
+  // Whether the connection has ended. A message that was sent on it, even successfully, may then be lost.
+  bool closed() const { return closed_; }
+  // Number of bytes that wait in the connection for the peer to read them; 0 if fewer than kUnreadGrain wait.
+  uint64_t unread_bytes();
+  static constexpr uint64_t kUnreadGrain = uint64_t{1} << 20;
+  // Number of messages that were sent on this link (Departures).
+  uint64_t departed() const { return departed_.load(); }
+  // Bytes of these messages, and of those that have arrived; and Connection::no_room().
+  struct Traffic {
+    uint64_t sent = 0;
+    uint64_t received = 0;
+    transport::Connection::NoRoom no_room;
+  };
+  Traffic traffic() const {
+    return {
+        link_bytes_.load(std::memory_order_relaxed), bytes_read_.load(std::memory_order_relaxed),
+        opened_.load(std::memory_order_acquire) ? connection_->no_room() : transport::Connection::NoRoom()};
+  }
+  // Bytes that the transport has not sent yet.
+  std::size_t queued_bytes() const {
+    return opened_.load(std::memory_order_acquire) ? connection_->queued_bytes() : 0;
+  }
+
+  // Sends an envelope; returns the transport's ticket. `answered`: the request that a Response answers, for
+  // the log; nullptr if it is not known. Errors: as Connection::send(). After an exception nothing was sent.
+  absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
+                                const proto::Request* answered = nullptr);
+  // As above, with encoded tensors whose bytes are complete. Tensors that were handed over are kept until the
+  // receiver has taken them, or the connection has ended. Refers to buffers that were sent ahead.
+  absl::StatusOr<uint64_t> send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors,
+                                        const proto::Request* answered = nullptr);
+  // Sends an envelope for which no thread waits. It is sent behind the next message, or kDeferral later, so
+  // that the peer is not woken only for it. It may be lost with the link.
+  void send_deferred(const proto::Envelope& envelope);
+  // For parts of messages (PartsAhead). count_part() must be called before a part is sent, and returns false
+  // over a limit; forget_parts() after the message that they belong to, or its end, was sent.
+  uint64_t next_parted_message() { return next_parted_message_.fetch_add(1); }
+  bool count_part(const PartsInFlight::Size& part, bool begins);
+  void forget_parts(const PartsInFlight::Size& message);
+  // Connection::capture, Connection::borrows and Connection::allocate.
+  void capture(uint64_t ticket) { connection_->capture(ticket); }
+  bool borrows(uint64_t ticket) const { return connection_->borrows(ticket); }
+  absl::StatusOr<transport::Buffer> allocate(std::size_t size);
+
+  // Sends a serialised heartbeat if `forced`, or if nothing else was sent since the last call.
+  void beat(const std::string& heartbeat, bool forced);
+  // Closes the connection at once, because a message for which the peer waits cannot be sent.
+  void cut(const absl::Status& reason) noexcept;
+  // Sends a serialised Goodbye and closes the connection for `reason`.
+  void part(std::string goodbye, const absl::Status& reason, absl::Duration flush);
+
+  // The metrics of the calls whose answers are sent on this link. Synchronised by itself.
+  PeerCallsHandle served_metrics;
+
+ protected:
+  // The first two must outlive it. `transfers` must not be nullptr.
+  LinkSender(TimerQueue& timers, std::atomic<uint64_t>& bytes_sent, uint64_t number,
+             std::shared_ptr<TransferWatch> transfers, std::string peer_name)
+      : timers_(timers),
+        transfers_(std::move(transfers)),
+        peer_name_(std::move(peer_name)),
+        bytes_sent_(bytes_sent),
+        number_(number) {}
+  ~LinkSender() = default;
+
+  // Counts a message that has arrived, here and in `all`. Only for the transport's thread.
+  void count_read(std::size_t size, std::atomic<uint64_t>& all) {
+    if (transfers_->watches(size)) transfers_->received(number_);
+    all.fetch_add(size, std::memory_order_relaxed);
+    bytes_read_.store(bytes_read_.load(std::memory_order_relaxed) + size, std::memory_order_relaxed);
+  }
+  // Call when the connection has ended: its messages do not arrive any more. Returns the tensors to destroy.
+  std::vector<std::shared_ptr<HandedOver>> drop_handed_over();
+
+  // Returns when connect() has stored the connection and sent the Hello.
+  void wait_until_opened() {
+    if (opened_.load(std::memory_order_acquire)) return;
+    opening_.lock();
+    opening_.unlock();
+  }
+
+  TimerQueue& timers_;
+  // Large messages on their way.
+  const std::shared_ptr<TransferWatch> transfers_;
+  // The worker at the other end, for the log. On an incoming connection it is set before a request or an
+  // answer is sent.
+  std::string peer_name_;
+  // Locked while the connection is being made, which never blocks: Transport::connect() returns before the
+  // connection is established. Arriving messages and the end of the connection are handled after that. The
+  // thread that makes the connection must not wait for the transport's thread while it holds this lock.
+  Mutex opening_;
+  std::atomic<bool> opened_{false};
+  // Set once, before opened_.
+  std::shared_ptr<transport::Connection> connection_;
+  // Whether the end of the connection has been noticed.
+  std::atomic<bool> closed_{false};
+
+ private:
+  // Counts the message and hands it to the connection.
+  absl::StatusOr<uint64_t> depart(transport::Message message);
+  // A message, as the log describes it. A deferred message has no envelope any more.
+  struct About {
+    const proto::Envelope* envelope = nullptr;
+    const proto::Request* answered = nullptr;
+  };
+  absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers,
+                                    const About& about);
+  void flush_deferred() noexcept;
+  void keep(std::shared_ptr<HandedOver> handed_over);
+
+  std::atomic<uint64_t>& bytes_sent_;
+  const uint64_t number_;
+  // Whether a message has been sent since the last call of beat().
+  std::atomic<bool> sent_{false};
+  std::atomic<uint64_t> departed_{0};
+  // An upper bound of the unread bytes: those at the last question to the connection, and all sent since.
+  std::atomic<uint64_t> unread_bound_{0};
+  std::atomic<uint64_t> link_bytes_{0};
+  std::atomic<uint64_t> bytes_read_{0};
+
+  Mutex deferred_mutex_;
+  std::vector<std::string> deferred_ ABSL_GUARDED_BY(deferred_mutex_);
+  bool timer_scheduled_ ABSL_GUARDED_BY(deferred_mutex_) = false;
+  std::atomic<bool> has_deferred_{false};
+
+  std::atomic<uint64_t> next_parted_message_{1};
+  Mutex parts_mutex_;
+  PartsInFlight parts_in_flight_ ABSL_GUARDED_BY(parts_mutex_);
+
+  Mutex handed_over_mutex_;
+  std::vector<std::shared_ptr<HandedOver>> handed_over_ ABSL_GUARDED_BY(handed_over_mutex_);
+  // Number of entries at which those that were taken are removed.
+  std::size_t sweep_at_ ABSL_GUARDED_BY(handed_over_mutex_) = 8;
+};
 
 // One connection and the worker at its other end. It opens the connection (Handshake decides), passes what
 // arrives to the PeerSink, and holds messages that must wait.
@@ -56,6 +251,9 @@ class Link : public LinkSender, public transport::ConnectionListener {
     const Limits limits;
     const std::shared_ptr<Observers> observers;
     const std::shared_ptr<TransferWatch> transfers;
+    // Runs what a thread of the transports must not run: what may wait, and code of the program. nullptr:
+    // observers are not answered.
+    const std::shared_ptr<Executor> executor = nullptr;
     std::atomic<bool> stopping{false};
     std::atomic<uint64_t> bytes_sent{0};
     std::atomic<uint64_t> bytes_received{0};
@@ -71,6 +269,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
   void accept(const std::shared_ptr<transport::Connection>& connection);
 
   void on_message(transport::Connection& connection, transport::Message message) override;
+  void on_lost(transport::Connection& connection, std::string header, absl::Status reason) override;
   void on_arriving(transport::Connection& connection, const std::string& header, uint64_t bytes,
                    uint64_t arrived) override;
   uint64_t max_message_bytes() const override { return max_message_bytes_.load(std::memory_order_relaxed); }
@@ -93,16 +292,20 @@ class Link : public LinkSender, public transport::ConnectionListener {
   void introduce(Peer& peer);
   // Decides on a message that has no held message before it. After kHold the host will call release().
   Handshake::Step decide_locked(const proto::Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `lost`: not OK if the buffers of the message were dropped.
+  void receive(transport::Connection& connection, transport::Message message, absl::Status lost);
   // Holds the message if it follows a held Hello; otherwise returns false, and leaves it unchanged.
   bool hold_unparsed(transport::Message& message);
   void handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers);
+  // Handles a message of an observer. An error ends the connection.
+  absl::Status observe(EnvelopePtr message);
   // Sends the reason to the other side, and ends the connection.
   void refuse(const absl::Status& reason);
   void perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope,
                std::vector<transport::Buffer> buffers);
   // Stores the buffers of a Part, or adds those that came before a message. Returns false if it has ended the
   // connection, because the peer has violated the protocol.
-  bool take_parts(const proto::Envelope& envelope, std::vector<transport::Buffer>& buffers);
+  bool take_parts(EnvelopeBox& box, std::vector<transport::Buffer>& buffers);
   // Passes a message that follows the Hello to the sink. Returns false for an unknown kind of message, which
   // is then unchanged.
   bool deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);

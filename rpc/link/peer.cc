@@ -1,6 +1,7 @@
 #include "gradwire/rpc/link/peer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/rpc/link/handshake.h"
@@ -27,6 +28,11 @@ absl::StatusOr<std::shared_ptr<Link>> Peer::link() const {
 std::vector<Peer::Connection>::iterator Peer::find_locked(const Link& link) {
   return std::find_if(connections_.begin(), connections_.end(),
                       [&](const Connection& connection) { return connection.link.get() == &link; });
+}
+
+bool Peer::reachable_locked() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const Connection& each) { return each.introduced; });
 }
 
 // After lose() no connection enters the list: lose() has returned all others to be closed, and nobody would
@@ -104,8 +110,7 @@ Peer::Ended Peer::remove(const std::shared_ptr<Link>& link) {
   const auto best = std::find_if(connections_.begin(), connections_.end(),
                                  [](const Connection& each) { return each.introduced && each.greeted; });
   if (link_ == link) link_ = best == connections_.end() ? nullptr : best->link;
-  ended.reachable = std::any_of(connections_.begin(), connections_.end(),
-                                [](const Connection& each) { return each.introduced; });
+  ended.reachable = reachable_locked();
   // The side that made the connection may have sent messages behind its Hello. They are lost even if no
   // answer to the Hello came.
   broke_ = !ended.reachable;
@@ -125,9 +130,18 @@ std::optional<Peer::Links> Peer::lose(WorkerState state, const absl::Status& rea
   return links;
 }
 
-void Peer::set_suspect(bool suspect) {
+std::optional<Peer::Loss> Peer::take_loss(bool at_once) {
   MutexLock lock(mutex_);
-  if (lost_reason_.ok()) state_ = suspect ? WorkerState::kSuspect : WorkerState::kAlive;
+  if (lost_reason_.ok() || loss_taken_) return std::nullopt;
+  if (!at_once && state_ == WorkerState::kLeft && reachable_locked()) return std::nullopt;
+  loss_taken_ = true;
+  return Loss{state_, lost_reason_};
+}
+
+bool Peer::set_suspect(bool suspect) {
+  const WorkerState state = suspect ? WorkerState::kSuspect : WorkerState::kAlive;
+  MutexLock lock(mutex_);
+  return lost_reason_.ok() && std::exchange(state_, state) != state;
 }
 
 Peer::View Peer::view() const {

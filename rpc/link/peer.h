@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/link/arrivals.h"
 #include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/membership/joining.h"
-#include "gradwire/rpc/metrics/peer_calls_handle.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
 
 namespace gradwire::rpc {
 
@@ -43,7 +43,7 @@ struct Peer {
   const proto::WorkerRecord record;
   const bool is_self;
   // Locked by the thread that makes a connection to the peer, so that there is only one and no message
-  // overtakes its Hello.
+  // overtakes its Hello. Nothing blocks meanwhile: a connection is made before it is established.
   Mutex connecting;
   // Flow control of the calls to this peer. Synchronised by itself.
   FlowWindow flow;
@@ -80,7 +80,17 @@ struct Peer {
   Ended remove(const std::shared_ptr<Link>& link);
   // Marks the peer as lost and returns its connections. Returns nullopt if it was lost before.
   std::optional<Links> lose(WorkerState state, const absl::Status& reason);
-  void set_suspect(bool suspect);
+  struct Loss {
+    WorkerState state;
+    absl::Status reason;
+  };
+  // Returns the loss when its consequences are due, and only once. A worker that has left may have sent its
+  // last answers just before: its loss is due when no connection on which it has introduced itself is open,
+  // or `at_once`. A death is due at once.
+  std::optional<Loss> take_loss(bool at_once);
+  // Makes the peer suspect or alive. Returns whether this is another state than before; never for a peer that
+  // is lost.
+  bool set_suspect(bool suspect);
   // The state of the peer at one moment.
   struct View {
     WorkerState state = WorkerState::kAlive;
@@ -104,8 +114,8 @@ struct Peer {
   };
   Beat beat();
 
-  // As in Settlement. update_arrivals() and check_settled() return whether all required messages have settled
-  // by this call.
+  // As in ArrivalOrder. update_arrivals() and check_settled() return whether all required messages have
+  // settled by this call.
   Departures departures() const;
   bool require(const Departures& sent);
   bool update_arrivals(const Departures& sent);
@@ -131,11 +141,14 @@ struct Peer {
   };
 
   std::vector<Connection>::iterator find_locked(const Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the peer has introduced itself on a connection that is open.
+  bool reachable_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool check_settled_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   WorkerState state_ ABSL_GUARDED_BY(mutex_) = WorkerState::kAlive;
   absl::Status lost_reason_ ABSL_GUARDED_BY(mutex_);
+  bool loss_taken_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Link> link_ ABSL_GUARDED_BY(mutex_);
   // All connections have broken since the last one was admitted.

@@ -4,14 +4,185 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/transport/refused.h"
 
 namespace gradwire::rpc {
+namespace {
+
+// Time in which a worker that has left ends its connections. It sends what is queued for two seconds at most.
+constexpr absl::Duration kLastMessages = absl::Seconds(5);
+
+}  // namespace
+
+// A worker is in by_incarnation_ from its join on. by_id_ and by_name_ have the newest worker of each id and
+// name. A worker whose id or name was taken over by another one is superseded: messages of it can still be
+// handled, but calls to it fail. mark_lost() bounds the tables.
+void PeerTable::fill(const Worker& self, const std::vector<WorkerAddress>& workers,
+                     const std::vector<Worker>& gone) {
+  MutexLock lock(mutex_);
+  self_.id = self.id;
+  for (const WorkerAddress& worker : workers) add_locked(worker);
+  for (const Worker& worker : gone) gone_.insert(worker.incarnation);
+}
+
+void PeerTable::add(const WorkerAddress& worker) {
+  MutexLock lock(mutex_);
+  add_locked(worker);
+}
+
+void PeerTable::add_locked(const WorkerAddress& address) {
+  const Worker& worker = address.worker;
+  if (by_incarnation_.contains(worker.incarnation)) return;
+  auto peer = std::make_shared<Peer>(address, worker.incarnation == self_.incarnation);
+  for (std::shared_ptr<Peer>* slot : {&by_id_[worker.id], &by_name_[worker.name]}) {
+    if (*slot != nullptr) by_incarnation_[(*slot)->worker.incarnation].superseded = true;
+    *slot = peer;
+  }
+  by_incarnation_[worker.incarnation].peer = std::move(peer);
+}
+
+std::vector<Worker> PeerTable::workers(bool lost_too) const {
+  std::vector<Worker> workers;
+  MutexLock lock(mutex_);
+  for (const auto& [id, peer] : by_id_) {
+    if (lost_too || peer->status().ok()) workers.push_back(peer->worker);
+  }
+  return workers;
+}
+
+absl::StatusOr<std::shared_ptr<Peer>> PeerTable::find(const std::string& name, int32_t id) const {
+  MutexLock lock(mutex_);
+  if (name.empty()) {
+    if (auto found = by_id_.find(id); found != by_id_.end()) return found->second;
+  } else if (auto found = by_name_.find(name);
+             found != by_name_.end() && (id < 0 || id == found->second->worker.id)) {
+    return found->second;
+  }
+  std::vector<std::string> names;
+  for (const auto& [peer_id, peer] : by_id_) {
+    names.push_back(absl::StrCat("\"", peer->worker.name, "\" (", peer_id, ")"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("worker ", name.empty() ? absl::StrCat("with id ", id) : absl::StrCat("\"", name, "\""),
+                   " not found in the group; its workers are ", absl::StrJoin(names, ", ")));
+}
+
+absl::StatusOr<std::shared_ptr<Peer>> PeerTable::find(const Worker& worker) const {
+  MutexLock lock(mutex_);
+  auto found = by_incarnation_.find(worker.incarnation);
+  if (found == by_incarnation_.end()) {
+    return absl::NotFoundError(absl::StrCat("worker \"", worker.name, "\" is not a member of the group"));
+  }
+  if (found->second.superseded) {
+    return absl::AbortedError(
+        absl::StrCat("worker \"", worker.name, "\" was restarted as a new incarnation"));
+  }
+  return found->second.peer;
+}
+
+std::shared_ptr<Peer> PeerTable::peer(uint64_t incarnation) const {
+  MutexLock lock(mutex_);
+  auto found = by_incarnation_.find(incarnation);
+  return found == by_incarnation_.end() ? nullptr : found->second.peer;
+}
+
+absl::StatusOr<Worker> PeerTable::find_by_incarnation(uint64_t incarnation) const {
+  if (const std::shared_ptr<Peer> found = peer(incarnation)) return found->worker;
+  return absl::NotFoundError(
+      absl::StrCat("incarnation ", absl::Hex(incarnation), " not found among the workers of the group"));
+}
+
+absl::Status PeerTable::status(const Worker& worker) const {
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, find(worker));
+  return peer->status();
+}
+
+GroupView::Standing PeerTable::standing(uint64_t incarnation, std::string* name) const {
+  std::shared_ptr<Peer> peer;
+  {
+    MutexLock lock(mutex_);
+    if (gone_.contains(incarnation)) return Standing::kGone;
+    auto found = by_incarnation_.find(incarnation);
+    if (found == by_incarnation_.end()) return Standing::kStranger;
+    peer = found->second.peer;
+  }
+  if (name != nullptr) *name = peer->worker.name;
+  const WorkerState state = peer->state();
+  if (state == WorkerState::kLeft) return Standing::kLeft;
+  return state == WorkerState::kDead ? Standing::kDead : Standing::kMember;
+}
+
+bool PeerTable::is_stranger_locked(uint64_t incarnation) const {
+  return !by_incarnation_.contains(incarnation) && !gone_.contains(incarnation);
+}
+
+bool PeerTable::knows_owners(const ReferenceList& references) const {
+  if (references.empty()) return true;
+  MutexLock lock(mutex_);
+  for (const proto::Reference& reference : references) {
+    if (is_stranger_locked(reference.owner())) return false;
+  }
+  return true;
+}
+
+Departures PeerTable::departures(uint64_t incarnation) const {
+  const std::shared_ptr<Peer> found = peer(incarnation);
+  return found == nullptr ? Departures() : found->departures();
+}
+
+bool PeerTable::require(uint64_t incarnation, const Departures& sent) {
+  const std::shared_ptr<Peer> found = peer(incarnation);
+  // False for an unknown worker: nothing is known to have settled.
+  return found != nullptr && found->require(sent);
+}
+
+bool PeerTable::settled(uint64_t incarnation) {
+  const std::shared_ptr<Peer> found = peer(incarnation);
+  return found != nullptr && found->settled();
+}
+
+void PeerTable::mark_lost(const Worker& worker) {
+  MutexLock lock(mutex_);
+  // A group that workers join and leave for months must not grow without a bound. The newest lost workers
+  // keep their entries, so that errors can name the cause. Of older ones only the incarnation is remembered,
+  // so that they are refused.
+  lost_.push_back(worker.incarnation);
+  while (lost_.size() > GoneWorkers::kMax) {
+    const auto oldest = by_incarnation_.find(lost_.front());
+    lost_.pop_front();
+    if (oldest == by_incarnation_.end()) continue;
+    const std::shared_ptr<Peer> peer = std::move(oldest->second.peer);
+    by_incarnation_.erase(oldest);
+    gone_.insert(peer->worker.incarnation);
+    // Another worker may have the name or the id by now.
+    if (auto found = by_name_.find(peer->worker.name); found != by_name_.end() && found->second == peer)
+      by_name_.erase(found);
+    if (auto found = by_id_.find(peer->worker.id); found != by_id_.end() && found->second == peer)
+      by_id_.erase(found);
+  }
+}
+
+void PeerTable::count(AgentTables& tables) const {
+  MutexLock lock(mutex_);
+  for (const auto& [incarnation, entry] : by_incarnation_) {
+    tables.numbered_links += entry.peer->departures().open.size();
+  }
+  tables.known_workers = by_incarnation_.size();
+  tables.gone_workers += gone_.size();
+}
+
+void PeerTable::clear_links() {
+  MutexLock lock(mutex_);
+  for (const auto& [incarnation, entry] : by_incarnation_) entry.peer->clear();
+}
 
 Peers::Peers(Transports transports, Sink& sink, TimerQueue& timers, const Options& options)
     : transports_(std::move(transports)),
@@ -24,8 +195,9 @@ Peers::Peers(Transports transports, Sink& sink, TimerQueue& timers, const Option
               options.limits,
               options.observers == nullptr ? std::make_shared<Observers>() : options.observers,
               options.transfers == nullptr ? std::make_shared<TransferWatch>(timers, TransferWatch::Options())
-                                           : options.transfers},
-      monitor_(shared_, *this, options.heartbeat) {}
+                                           : options.transfers,
+              options.executor},
+      monitor_(shared_, *this, options.heartbeat, options.after_reading, options.reader_state) {}
 
 Peers::~Peers() { shutdown(absl::CancelledError("the agent was destroyed"), absl::ZeroDuration()); }
 
@@ -132,8 +304,10 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const Peer& peer) const {
 absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>& peer) {
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> open, open_link(*peer));
   if (open != nullptr) return open;
-  // Other threads that want this peer wait for this connection instead of making another.
+  // Other threads that want this peer wait for this connection instead of making another. They may drive the
+  // loop, so this thread is on duty, too: it does not wait for the reader of a log line, for example.
   MutexLock connecting(peer->connecting);
+  const DutyScope duty;
   GRADWIRE_ASSIGN_OR_RETURN(open, open_link(*peer));
   if (open != nullptr) return open;
   absl::Status last;
@@ -143,7 +317,8 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>
     absl::StatusOr<std::shared_ptr<Link>> link = connect(routes[i], peer);
     if (link.ok()) return link;
     last = link.status();
-    if (i + 1 < routes.size()) peer->give_up(routes[i].transport->name(), last);
+    // A local shortage says nothing about the transport.
+    if (i + 1 < routes.size() && !is_local_shortage(last)) peer->give_up(routes[i].transport->name(), last);
   }
   if (!last.ok()) return with_context(last, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
   return absl::UnavailableError(absl::StrCat("no transport reaches worker \"", peer->worker.name,
@@ -198,9 +373,9 @@ void Peers::on_open(const Link& link, const std::shared_ptr<Peer>& peer, bool re
 //   1. Remove the link from its peer, so that new calls use another one.
 //   2. Remove it from the table, which shutdown() waits for.
 //   3. Report the end to the sink, which fails or repeats the calls on the link.
-//   4. Report what follows from the end: messages that it has settled, and messages that may be lost while
-//      another connection is open. Without another connection, on_open() reports that when the next one is
-//      admitted.
+//   4. Report what follows from the end: messages that it has settled, the loss of a worker that has left,
+//      and messages that may be lost while another connection is open. Without another connection, on_open()
+//      reports that when the next one is admitted.
 //   5. If no connection is left, find out whether the worker lives.
 void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<Peer>& peer,
                       const absl::Status& reason) {
@@ -221,6 +396,7 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<P
   log(LogLevel::kInfo, "worker \"", self_.name, "\": the connection to worker \"", peer->worker.name,
       "\" over ", link->transport(), " has ended: ", reason.message());
   if (ended.settled) shared_.sink.on_settled(peer->worker);
+  if (ended.lost) report_loss(peer, /*at_once=*/false);
   const bool gone = shared_.stopping || ended.lost || peer->is_self;
   if (ended.reachable && !gone) shared_.sink.on_link_restored(peer->worker);
   if (gone || ended.reachable) return;
@@ -234,6 +410,8 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<P
 
 void Peers::attempt_failed(const std::shared_ptr<Peer>& peer, const std::string& transport,
                            const absl::Status& reason) {
+  // This worker has no descriptor or memory left. That says nothing about the peer, or about the transport.
+  if (is_local_shortage(reason)) return monitor_.notice(*peer, &FailureDetector::postponed, reason);
   const bool worked = peer->has_worked(transport);
   // If a transport has never reached the peer, its failure proves nothing about the worker: for example,
   // shared memory between two containers is refused although both workers are alive.
@@ -245,7 +423,11 @@ void Peers::attempt_failed(const std::shared_ptr<Peer>& peer, const std::string&
   // A refused connection proves that the process has ended only if the address is certainly its own. On
   // another network the same address may belong to another host.
   const bool nobody_listens = transport::is_refused(reason) && (worked || same_network);
-  monitor_.notice(*peer, nobody_listens ? &FailureDetector::refused : &FailureDetector::unreachable, reason);
+  monitor_.notice(*peer,
+                  nobody_listens                     ? &FailureDetector::refused
+                  : transport::is_unresolved(reason) ? &FailureDetector::unresolved
+                                                     : &FailureDetector::unreachable,
+                  reason);
 }
 
 void Peers::probe_soon(const std::shared_ptr<Peer>& peer) {
@@ -259,7 +441,10 @@ void Peers::probe_soon(const std::shared_ptr<Peer>& peer) {
 void Peers::probe(const std::shared_ptr<Peer>& peer) {
   if (shared_.stopping || !peer->status().ok()) return;
   absl::StatusOr<std::shared_ptr<Link>> link = link_to(peer);
-  if (!link.ok()) monitor_.notice(*peer, &FailureDetector::unreachable, link.status());
+  if (link.ok()) return;
+  monitor_.notice(
+      *peer, is_local_shortage(link.status()) ? &FailureDetector::postponed : &FailureDetector::unreachable,
+      link.status());
 }
 
 void Peers::lose(const Worker& worker, WorkerState state, const absl::Status& reason) {
@@ -281,7 +466,23 @@ void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Sta
     const std::string header = goodbye(declared_dead(peer->worker.name, self_.name));
     for (const std::shared_ptr<Link>& link : *links) link->part(header, reason, absl::Milliseconds(100));
   }
-  shared_.sink.on_worker_lost(peer->worker, state, reason);
+  if (report_loss(peer, /*at_once=*/false) || state == WorkerState::kDead) return;
+  shared_.timers.schedule(shared_.timers.clock().now() + kLastMessages, [this, peer] {
+    report_loss(peer, /*at_once=*/true);
+    if (shared_.stopping) return;
+    const absl::Status late = absl::DeadlineExceededError(
+        absl::StrCat("worker \"", peer->worker.name, "\" has left, and has not ended the connection"));
+    for (const std::shared_ptr<Link>& link : peer->view().links)
+      link->part(goodbye(late), late, absl::ZeroDuration());
+  });
+}
+
+bool Peers::report_loss(const std::shared_ptr<Peer>& peer, bool at_once) {
+  const std::optional<Peer::Loss> loss = peer->take_loss(at_once);
+  if (loss.has_value() && !shared_.stopping) {
+    shared_.sink.on_worker_lost(peer->worker, loss->state, loss->reason);
+  }
+  return loss.has_value();
 }
 
 // The steps:

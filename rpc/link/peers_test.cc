@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/manual_clock.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/process/shortage.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/testing/ignoring_sink.h"
 #include "gradwire/transport/loop_thread.h"
@@ -25,7 +29,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(30);
 // A transport that never works: connect() fails, or each connection ends as soon as it is made.
 class BrokenTransport : public transport::Transport {
  public:
-  enum class Fails { kAtOnce, kLater, kRefused };
+  enum class Fails { kAtOnce, kLater, kRefused, kShortageAtOnce, kShortageLater };
   BrokenTransport(Fails fails, std::shared_ptr<transport::EventLoop> loop)
       : fails_(fails), loop_(std::move(loop)) {}
 
@@ -35,9 +39,13 @@ class BrokenTransport : public transport::Transport {
       const std::string&, std::shared_ptr<transport::ConnectionListener> listener, absl::Duration) override {
     attempts_.fetch_add(1);
     if (fails_ == Fails::kAtOnce) return absl::UnavailableError("the transport does not work");
+    const absl::Status shortage = system_status("cannot connect", EMFILE);
+    if (fails_ == Fails::kShortageAtOnce) return shortage;
     auto connection = std::make_shared<Ended>();
     const absl::Status reason = fails_ == Fails::kRefused ? transport::refused_error("connection refused")
-                                                          : absl::UnavailableError("the connection broke");
+                                : fails_ == Fails::kShortageLater
+                                    ? shortage
+                                    : absl::UnavailableError("the connection broke");
     loop_->post([connection, listener, reason] { listener->on_closed(*connection, reason); });
     return connection;
   }
@@ -49,6 +57,7 @@ class BrokenTransport : public transport::Transport {
   class Ended : public transport::Connection {
     absl::StatusOr<uint64_t> send(transport::Message) override { return 1; }
     void capture(uint64_t) override {}
+    bool borrows(uint64_t) override { return false; }
     void close(absl::Status, absl::Duration) override {}
     std::string peer_address() const override { return "nowhere"; }
   };
@@ -109,13 +118,29 @@ class RecordingSink : public testing::IgnoringSink {
 };
 
 struct Side {
-  Side(Worker self, std::vector<std::unique_ptr<transport::Transport>> transports)
-      : worker(std::move(self)), peers(std::move(transports), sink, timers, Peers::Options()) {}
+  Side(Worker self, std::vector<std::unique_ptr<transport::Transport>> transports,
+       Clock& clock = Clock::system())
+      : worker(std::move(self)),
+        timers(clock),
+        peers(std::move(transports), sink, timers, Peers::Options()) {}
+  // A timer may be connecting to a peer, and uses `peers`.
+  ~Side() { timers.shutdown(); }
   Worker worker;
   RecordingSink sink;
   TimerQueue timers;
   Peers peers;
 };
+
+// Makes the two workers the members of one group.
+void form_group(Side& caller, Side& callee) {
+  const auto caller_record = caller.peers.listen(caller.worker);
+  const auto callee_record = callee.peers.listen(callee.worker);
+  ASSERT_TRUE(caller_record.ok() && callee_record.ok());
+  const std::vector<WorkerAddress> workers = {{caller.worker, *caller_record},
+                                              {callee.worker, *callee_record}};
+  caller.peers.set_workers(caller.worker, workers, {});
+  callee.peers.set_workers(callee.worker, workers, {});
+}
 
 class FallBack : public ::testing::TestWithParam<BrokenTransport::Fails> {};
 
@@ -130,13 +155,7 @@ TEST_P(FallBack, NextTransportTakesOver) {
   of_callee.push_back(transport::make_tcp_transport());
   Side caller({"caller", 0, 11}, std::move(of_caller));
   Side callee({"callee", 1, 22}, std::move(of_callee));
-  const auto caller_record = caller.peers.listen(caller.worker);
-  const auto callee_record = callee.peers.listen(callee.worker);
-  ASSERT_TRUE(caller_record.ok() && callee_record.ok());
-  const std::vector<WorkerAddress> workers = {{caller.worker, *caller_record},
-                                              {callee.worker, *callee_record}};
-  caller.peers.set_workers(caller.worker, workers, {});
-  callee.peers.set_workers(callee.worker, workers, {});
+  ASSERT_NO_FATAL_FAILURE(form_group(caller, callee));
 
   const std::shared_ptr<Peer> peer = *caller.peers.find("callee", -1);
   uint64_t id = 0;
@@ -178,6 +197,37 @@ TEST_P(FallBack, NextTransportTakesOver) {
 INSTANTIATE_TEST_SUITE_P(Peers, FallBack,
                          ::testing::Values(BrokenTransport::Fails::kAtOnce, BrokenTransport::Fails::kLater));
 
+TEST(Peers, WorkerThatHasLeftButKeepsItsConnectionIsLostAfterAWhile) {
+  ManualClock clock;
+  std::vector<std::unique_ptr<transport::Transport>> of_caller;
+  of_caller.push_back(transport::make_tcp_transport());
+  std::vector<std::unique_ptr<transport::Transport>> of_callee;
+  of_callee.push_back(transport::make_tcp_transport());
+  Side caller({"caller", 0, 11}, std::move(of_caller), clock);
+  Side callee({"callee", 1, 22}, std::move(of_callee));
+  ASSERT_NO_FATAL_FAILURE(form_group(caller, callee));
+  // The request of the callee arrives behind its Hello.
+  const auto link = callee.peers.link_to(*callee.peers.find("caller", -1));
+  ASSERT_TRUE(link.ok()) << link.status();
+  proto::Envelope envelope;
+  envelope.mutable_request()->set_call_id(1);
+  ASSERT_TRUE((*link)->send(envelope, {}).ok());
+  ASSERT_TRUE(caller.sink.has_request(1));
+
+  caller.peers.lose(callee.worker, WorkerState::kLeft, absl::UnavailableError("it has left"));
+  EXPECT_FALSE(caller.peers.status(callee.worker).ok());
+  clock.advance(absl::Seconds(4));
+  envelope.mutable_request()->set_call_id(2);
+  ASSERT_TRUE((*link)->send(envelope, {}).ok());
+  EXPECT_TRUE(caller.sink.has_request(2));
+  clock.advance(absl::Seconds(2));
+  EXPECT_TRUE(caller.sink.wait_until_lost(kTimeout));
+  // The caller ends the connection.
+  EXPECT_TRUE(eventually([&] { return (*link)->closed(); }));
+  caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+  callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+}
+
 TEST(Peers, WorkerThatHasEndedCausesNoWarningAboutTransports) {
   ::testing::internal::CaptureStderr();
   auto loop = *transport::EventLoop::create();
@@ -203,15 +253,16 @@ TEST(Peers, WorkerThatHasEndedCausesNoWarningAboutTransports) {
   caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
 }
 
-// A worker that refuses every connection, and was never reached before.
-class Refused : public ::testing::Test {
+// A worker that was never reached before, and cannot be.
+class Unreached : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void start(BrokenTransport::Fails fails, bool tcp_too = false) {
     ASSERT_TRUE(thread_.provide(loop_, {}).ok());
-    auto transport = std::make_unique<BrokenTransport>(BrokenTransport::Fails::kRefused, loop_);
+    auto transport = std::make_unique<BrokenTransport>(fails, loop_);
     transport_ = transport.get();
     std::vector<std::unique_ptr<transport::Transport>> transports;
     transports.push_back(std::move(transport));
+    if (tcp_too) transports.push_back(transport::make_tcp_transport());
     caller_ = std::make_unique<Side>(Worker{"caller", 0, 11}, std::move(transports));
   }
   void TearDown() override {
@@ -229,7 +280,16 @@ class Refused : public ::testing::Test {
     record.set_incarnation(callee_.incarnation);
     if (network != nullptr) record.set_network(network);
     caller_->peers.set_workers(caller_->worker, {{caller_->worker, *own}, {callee_, record}}, {});
-    ASSERT_TRUE(caller_->peers.link_to(*caller_->peers.find("callee", -1)).ok());
+    first_ = caller_->peers.link_to(peer()).status();
+  }
+  std::shared_ptr<Peer> peer() { return *caller_->peers.find("callee", -1); }
+  // Waits until so many connections were attempted. Returns false if the worker is lost before.
+  bool wait_for_attempts(int attempts) {
+    const absl::Time deadline = absl::Now() + kTimeout;
+    while (transport_->attempts() < attempts && absl::Now() < deadline) {
+      if (caller_->sink.wait_until_lost(absl::Milliseconds(1))) return false;
+    }
+    return transport_->attempts() >= attempts;
   }
 
   const Worker callee_{"callee", 1, 22};
@@ -237,6 +297,13 @@ class Refused : public ::testing::Test {
   transport::LoopThread thread_;
   BrokenTransport* transport_ = nullptr;
   std::unique_ptr<Side> caller_;
+  // The status of the first attempt.
+  absl::Status first_;
+};
+
+class Refused : public Unreached {
+ protected:
+  void SetUp() override { start(BrokenTransport::Fails::kRefused); }
 };
 
 TEST_F(Refused, InTheSameNetworkItIsDead) {
@@ -249,16 +316,42 @@ class RefusedElsewhere : public Refused, public ::testing::WithParamInterface<co
 
 TEST_P(RefusedElsewhere, ItIsSuspectAndTriedAgain) {
   call(GetParam());
-  const absl::Time deadline = absl::Now() + kTimeout;
-  while (transport_->attempts() < 5 && absl::Now() < deadline) {
-    ASSERT_FALSE(caller_->sink.wait_until_lost(absl::Milliseconds(1)));
-  }
-  EXPECT_GE(transport_->attempts(), 5);
+  EXPECT_TRUE(wait_for_attempts(5));
   EXPECT_TRUE(caller_->sink.suspected());
   EXPECT_TRUE(caller_->peers.status(callee_).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Peers, RefusedElsewhere, ::testing::Values("another-host-1", /*unknown*/ ""));
+
+// The calling worker has no descriptor left.
+class Shortage : public Unreached, public ::testing::WithParamInterface<BrokenTransport::Fails> {};
+
+TEST_P(Shortage, NobodyIsSuspectedAndTheAttemptIsRepeated) {
+  start(GetParam());
+  call(nullptr);
+  if (GetParam() == BrokenTransport::Fails::kShortageAtOnce) {
+    EXPECT_EQ(first_.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(first_.message()), ::testing::HasSubstr("RLIMIT_NOFILE"));
+    // A call does not start the detector if it cannot even attempt to connect.
+    for (int i = 0; i < 4; ++i) EXPECT_FALSE(caller_->peers.link_to(peer()).ok());
+  }
+  EXPECT_TRUE(wait_for_attempts(5));
+  EXPECT_FALSE(caller_->sink.suspected());
+  EXPECT_TRUE(caller_->peers.status(callee_).ok());
+}
+
+TEST_P(Shortage, NoTransportIsGivenUp) {
+  start(GetParam(), /*tcp_too=*/true);
+  call(nullptr);
+  EXPECT_TRUE(first_.ok()) << first_;
+  if (GetParam() == BrokenTransport::Fails::kShortageLater) EXPECT_TRUE(wait_for_attempts(3));
+  EXPECT_FALSE(peer()->has_given_up("broken"));
+  EXPECT_FALSE(caller_->sink.suspected());
+}
+
+INSTANTIATE_TEST_SUITE_P(Peers, Shortage,
+                         ::testing::Values(BrokenTransport::Fails::kShortageAtOnce,
+                                           BrokenTransport::Fails::kShortageLater));
 
 }  // namespace
 }  // namespace gradwire::rpc

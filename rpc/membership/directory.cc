@@ -1,10 +1,14 @@
 #include "gradwire/rpc/membership/directory.h"
 
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/duty.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/start_thread.h"
 
 // Two threads follow the log. The reader waits for the next line and reports it. The writer appends deaths
 // and this worker's leave. A wait for a line may take seconds, so the two do not share a GroupLog: each reads
@@ -42,16 +46,23 @@ absl::StatusOr<Directory::Group> Directory::join(const Worker& self, int world_s
   return group;
 }
 
-void Directory::follow(Listener& listener) {
+// leave() waits for the writer if there is a reader, so the reader is started last. Without a reader, stop()
+// ends the writer.
+absl::Status Directory::follow(Listener& listener) {
   MutexLock lock(mutex_);
-  if (stopping_ || reader_.joinable()) return;
-  writer_log_ = std::make_unique<GroupLog>(log_);
-  reader_ = std::thread([this, &listener] { run_reader(listener); });
-  writer_ = std::thread([this] { run_writer(); });
+  if (stopping_ || reader_.joinable()) return absl::OkStatus();
+  if (!writer_.joinable()) {
+    writer_log_ = std::make_unique<GroupLog>(log_);
+    GRADWIRE_ASSIGN_OR_RETURN(writer_, start_thread("group-writer", [this] { run_writer(); }));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(reader_,
+                            start_thread("group-reader", [this, &listener] { run_reader(listener); }));
+  return absl::OkStatus();
 }
 
-// A store that was lost may come back, so the reader never gives up. It ends at stop(), or when it reads this
-// worker's own end.
+// A store that was lost may come back, so the reader does not give up. It ends at stop(), when it reads this
+// worker's own end, or when the store has lost the log: workers that came since may have formed another group
+// there, and the members of two groups cannot be merged.
 void Directory::run_reader(Listener& listener) {
   StoreSilence silence(store_lost_after_);
   while (true) {
@@ -63,6 +74,10 @@ void Directory::run_reader(Listener& listener) {
     // the store.
     const bool was_lost = silence.lost();
     absl::StatusOr<GroupLog::Event> event = read_next(silence);
+    if (absl::IsAborted(event.status())) {
+      report_replaced(listener, event.status());
+      return;
+    }
     if (silence.lost()) {
       const absl::Status silent = absl::UnavailableError(
           absl::StrCat(store().description(), " has not answered for ",
@@ -88,7 +103,6 @@ absl::StatusOr<GroupLog::Event> Directory::read_next(StoreSilence& silence) {
     // A wait for a line would take longer to find out whether the store answers.
     event = std::move(checked);
   }
-  if (!event.ok()) event = store_failure(event.status());
   // A wait that ended without a line and a malformed line are answers of the store, too.
   const absl::Status& status = event.status();
   if (status.ok() || store::is_wait_timeout(status) || absl::IsInvalidArgument(status)) {
@@ -102,17 +116,33 @@ absl::StatusOr<GroupLog::Event> Directory::read_next(StoreSilence& silence) {
 }
 
 void Directory::report_lost(Listener& listener, const absl::Status& reason, bool is_first) {
-  if (is_first) {
+  bool leaving = false;
+  {
     MutexLock lock(mutex_);
-    // While this worker leaves, the end of the store is expected: its host may end before this worker does.
-    if (!leaving_) {
-      log(LogLevel::kWarning, "worker \"", self_.name,
-          "\" cannot reach the store; no worker can join until it is back: ", reason.message());
-    }
+    leaving = leaving_;
   }
-  listener.on_store_lost(reason);
+  // While this worker leaves, the end of the store is expected: its host may end before this worker does.
+  if (is_first && !leaving) {
+    log(LogLevel::kWarning, "worker \"", self_.name,
+        "\" cannot reach the store; no worker can join until it is back: ", reason.message());
+  }
+  listener.on_store_lost(reason, /*for_good=*/false);
   MutexLock lock(mutex_);
   if (!stopping_) changed_.wait_for(mutex_, GroupLog::kRetryDelay);
+}
+
+void Directory::report_replaced(Listener& listener, const absl::Status& failure) {
+  const absl::Status reason = store_failure_of_member(failure);
+  bool leaving = false;
+  {
+    MutexLock lock(mutex_);
+    leaving = leaving_;
+    replaced_ = true;
+    if (!left_) leave_status_ = reason;
+    changed_.notify_all();
+  }
+  if (!leaving) log(LogLevel::kError, "worker \"", self_.name, "\": ", reason.message());
+  listener.on_store_lost(reason, /*for_good=*/true);
 }
 
 bool Directory::report(Listener& listener, const GroupLog::Event& event) {
@@ -133,24 +163,36 @@ bool Directory::report(Listener& listener, const GroupLog::Event& event) {
   }
 }
 
-void Directory::declare_dead(const Worker& worker, const std::string& reason) {
+void Directory::declare_dead(const Worker& worker, Knowledge knowledge, const std::string& reason) {
   MutexLock lock(mutex_);
-  if (stopping_ || leaving_) return;
+  if (stopping_ || leaving_ || replaced_) return;
   // The failure detector accuses a silent worker once per round. One line is enough.
-  for (const proto::LogLine& line : deaths_) {
-    if (line.death().incarnation() == worker.incarnation) return;
+  for (Death& death : deaths_) {
+    if (death.line.death().incarnation() != worker.incarnation) continue;
+    death.withdrawn = false;
+    if (knowledge == Knowledge::kProof) death.knowledge = knowledge;
+    return;
   }
-  deaths_.push_back(death_line(worker, self_, reason));
+  deaths_.push_back({death_line(worker, self_, reason), knowledge});
   changed_.notify_all();
 }
 
+void Directory::answered(uint64_t incarnation) {
+  MutexLock lock(mutex_);
+  for (Death& death : deaths_) {
+    if (death.line.death().incarnation() == incarnation && death.knowledge == Knowledge::kSilence)
+      death.withdrawn = true;
+  }
+}
+
 // Appends one line after the other:
-//   1. Wait for a death to declare, for leave(), or for stop().
+//   1. Wait for a death to declare, for leave(), or for stop(). If the store has lost the log, end.
 //   2. leave() comes before all deaths, and is the last line of this worker.
 //   3. Before a death, read the log to its end, so that the decision is made on what the group knows.
-//   4. Append the death, unless the log says meanwhile that one of the two workers is not a member.
-//   5. If the store has failed, put the death back and try again later. A loss must reach the log finally:
-//      until then what is kept because of the dead worker is not freed.
+//   4. Append the death, unless the log says meanwhile that one of the two workers is not a member, or the
+//      worker has answered.
+//   5. If the store has failed, move the death to the end and try again later. A loss must reach the log
+//      finally: until then what is kept because of the dead worker is not freed.
 void Directory::run_writer() {
   const auto ignore = [](const GroupLog::Event&) {};
   while (true) {
@@ -158,13 +200,17 @@ void Directory::run_writer() {
     bool leave = false;
     {
       MutexLock lock(mutex_);
-      while (!stopping_ && deaths_.empty() && !leaving_) changed_.wait(mutex_);
+      while (!stopping_ && !replaced_ && deaths_.empty() && !leaving_) changed_.wait(mutex_);
+      if (replaced_) return;
       // A worker that leaves need not report a death: the others notice it.
       leave = leaving_ && !left_;
       if (!leave && (stopping_ || deaths_.empty())) return;
       if (!leave) {
-        line = std::move(deaths_.front());
-        deaths_.pop_front();
+        if (deaths_.front().withdrawn) {
+          deaths_.pop_front();
+          continue;
+        }
+        line = deaths_.front().line;
       }
     }
     if (leave) {
@@ -187,7 +233,9 @@ void Directory::run_writer() {
       return writer_log_->roster().status(incarnation) == status;
     };
     const auto wanted = [&] {
-      return is(self_.incarnation, Roster::Status::kMember) && is(dead, Roster::Status::kMember);
+      MutexLock lock(mutex_);
+      return !deaths_.front().withdrawn && is(self_.incarnation, Roster::Status::kMember) &&
+             is(dead, Roster::Status::kMember);
     };
     if (is(self_.incarnation, Roster::Status::kMember) && is(dead, Roster::Status::kUnknown)) {
       // The worker has joined, but this reader does not see its line because the store failed.
@@ -197,13 +245,14 @@ void Directory::run_writer() {
       // thread.
       status = writer_log_->append(line, GroupLog::kAppend, ignore, wanted);
     }
-    if (!status.ok()) {
-      // The store has failed, perhaps permanently: keep the line and try again later.
-      MutexLock lock(mutex_);
-      if (stopping_ || leaving_) continue;
-      deaths_.push_back(std::move(line));
-      changed_.wait_for(mutex_, GroupLog::kRetryDelay);
-    }
+    // Only this thread removes deaths, so the first one is the one above.
+    MutexLock lock(mutex_);
+    Death death = std::move(deaths_.front());
+    deaths_.pop_front();
+    if (status.ok() || stopping_ || leaving_) continue;
+    // The store has failed, perhaps permanently: keep the line and try again later.
+    deaths_.push_back(std::move(death));
+    changed_.wait_for(mutex_, GroupLog::kRetryDelay);
   }
 }
 
@@ -222,11 +271,12 @@ absl::Status Directory::leave() {
   }
   MutexLock lock(mutex_);
   // The writer appends the line, so that only one thread uses its log.
-  while (!left_ && !stopping_) changed_.wait(mutex_);
+  while (!left_ && !stopping_ && !replaced_) changed_.wait(mutex_);
   return leave_status_;
 }
 
 void Directory::stop() {
+  assert(!on_duty());
   std::thread reader, writer;
   {
     MutexLock lock(mutex_);

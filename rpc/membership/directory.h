@@ -9,12 +9,12 @@
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/core/options.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/membership/group_log.h"
 #include "gradwire/rpc/membership/joining.h"
 #include "gradwire/rpc/membership/store_silence.h"
-#include "gradwire/rpc/options.h"
-#include "gradwire/rpc/worker.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::rpc {
 
@@ -36,7 +36,9 @@ class Directory {
     // This worker cannot reach the store, or the store has not answered for so long that it counts as lost.
     // Other workers may still reach it. Until on_store_back() this worker learns of no joins and of no agreed
     // deaths, and decides alone which workers it loses. Called repeatedly while the store is lost.
-    virtual void on_store_lost(const absl::Status& reason) = 0;
+    // `for_good`: the store was started again without the group's log. Then `reason` is Aborted, and this is
+    // the last call of the listener.
+    virtual void on_store_lost(const absl::Status& reason, bool for_good) = 0;
     virtual void on_store_back() = 0;
   };
 
@@ -63,15 +65,24 @@ class Directory {
   absl::StatusOr<Group> join(const Worker& self, int world_size, proto::WorkerRecord record,
                              absl::Duration timeout, const Probe& probe);
 
-  // Call after join(). Reports every later change, up to this worker's own end.
-  void follow(Listener& listener);
+  // Call after join(). Reports every later change, up to this worker's own end. ResourceExhausted if the
+  // system has no threads left for it; then leave() and stop() end what join() has begun.
+  absl::Status follow(Listener& listener);
 
+  // How this worker knows about a death.
+  enum class Knowledge {
+    kSilence,  // Nothing has arrived from the worker for long. answered() withdraws the declaration.
+    kProof,    // Its process has ended, or it has left.
+  };
   // Appends to the log that `worker` is dead, in the background. Does nothing if the log says so already, or
-  // says that this worker is dead.
-  void declare_dead(const Worker& worker, const std::string& reason);
+  // says that this worker is dead, or if the store has lost the log.
+  void declare_dead(const Worker& worker, Knowledge knowledge, const std::string& reason);
+  // Call when a message has arrived from the worker again. What was only concluded from its silence, and is
+  // not in the log yet, is not appended: a store that was away for long may be back only now.
+  void answered(uint64_t incarnation);
 
   // Appends to the log that this worker leaves. The last member that leaves also closes the log. Does nothing
-  // if join() has not appended anything, and when called a second time.
+  // if join() has not appended anything, and when called a second time. Errors: those of the store.
   absl::Status leave();
 
   // Ends the threads. No Listener method is called after it returns. Idempotent. Must not be called from a
@@ -88,6 +99,9 @@ class Directory {
   // Reports to the listener that the store is lost, then waits before the next attempt. `is_first`: also logs
   // it.
   void report_lost(Listener& listener, const absl::Status& reason, bool is_first);
+  // The store was started again without the log, as `failure` says. Reports that once, and has the writer
+  // end.
+  void report_replaced(Listener& listener, const absl::Status& failure);
   // Reports an event to the listener. Returns false if the event is this worker's own end.
   bool report(Listener& listener, const GroupLog::Event& event);
   void run_writer();
@@ -105,8 +119,17 @@ class Directory {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  // The store has lost the log: nothing can be appended any more.
+  bool replaced_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status leave_status_ ABSL_GUARDED_BY(mutex_);
-  std::deque<proto::LogLine> deaths_ ABSL_GUARDED_BY(mutex_);
+  // A death that is not in the log yet.
+  struct Death {
+    proto::LogLine line;
+    Knowledge knowledge = Knowledge::kProof;
+    bool withdrawn = false;
+  };
+  // The writer appends the first one, and removes it when that is done.
+  std::deque<Death> deaths_ ABSL_GUARDED_BY(mutex_);
   std::thread reader_;
   std::thread writer_;
 };

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/testing/recorded_progress.h"
 #include "gradwire/rpc/membership/joining.h"
+#include "gradwire/rpc/testing/cut_store.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::rpc {
@@ -31,7 +32,7 @@ class RecordingListener : public Directory::Listener {
   void on_died(const Worker& worker, const std::string& by, const std::string&) override {
     add("died " + worker.name + " by " + by);
   }
-  void on_store_lost(const absl::Status&) override {}
+  void on_store_lost(const absl::Status&, bool) override {}
   void on_store_back() override {}
 
   // The events so far, once there are `count`.
@@ -142,7 +143,7 @@ TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {
   const Joined first = join(a_, "a", -1, 0);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->members.size(), 1u);
-  a_.follow(events_of_a_);
+  ASSERT_TRUE(a_.follow(events_of_a_).ok());
   store_->set("log/0/3", join_line("line\nbreak", -1, 3));
   proto::LogLine death;
   death.mutable_death()->set_incarnation(first->self.incarnation);
@@ -219,7 +220,7 @@ TEST_F(DirectoryTest, OtherWorldSizeIsRefused) {
 TEST_F(DirectoryTest, NameAndRankOfADeadWorkerAreTakenOver) {
   const Joined first = join(a_, "a", 0, 1);
   ASSERT_TRUE(first.ok());
-  a_.follow(events_of_a_);
+  ASSERT_TRUE(a_.follow(events_of_a_).ok());
   const Joined second = join(b_, "a", 0, 1, kTimeout, Life::kDead);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_NE(second->self.incarnation, first->self.incarnation);
@@ -231,7 +232,7 @@ TEST_F(DirectoryTest, NameAndRankOfADeadWorkerAreTakenOver) {
 
 TEST_F(DirectoryTest, NameOfAWorkerOfUnknownStateIsWaitedFor) {
   ASSERT_TRUE(join(a_, "a", 0, 0).ok());
-  a_.follow(events_of_a_);
+  ASSERT_TRUE(a_.follow(events_of_a_).ok());
   const Joined unknown = join(b_, "a", -1, 0, absl::Milliseconds(50), Life::kUnknown);
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(unknown.status().message(), HasSubstr("whether that worker is alive"));
@@ -254,23 +255,53 @@ TEST_F(DirectoryTest, OpenGroupAssignsIdsAndNeverOneTwice) {
 
 TEST_F(DirectoryTest, FollowersReceiveEveryChangeInOrder) {
   ASSERT_TRUE(join(a_, "a", -1, 0).ok());
-  a_.follow(events_of_a_);
+  ASSERT_TRUE(a_.follow(events_of_a_).ok());
   const Joined b = join(b_, "b", -1, 0);
   ASSERT_TRUE(b.ok());
-  b_.follow(events_of_b_);
+  ASSERT_TRUE(b_.follow(events_of_b_).ok());
   const Joined c = join(c_, "c", -1, 0);
   ASSERT_TRUE(c.ok());
-  b_.declare_dead(c->self, "declared dead by the test");
-  b_.declare_dead(c->self, "twice");
+  b_.declare_dead(c->self, Directory::Knowledge::kProof, "declared dead by the test");
+  b_.declare_dead(c->self, Directory::Knowledge::kProof, "twice");
   EXPECT_THAT(events_of_b_.wait(2), ElementsAre("joined c", "died c by b"));
   ASSERT_TRUE(b_.leave().ok());
   EXPECT_THAT(events_of_a_.wait(4), ElementsAre("joined b", "joined c", "died c by b", "left b"));
 }
 
+// A store that was away for long must not kill a worker that has answered long ago.
+TEST_F(DirectoryTest, WorkerThatAnswersAgainIsNotDeclaredDeadForItsSilence) {
+  ASSERT_TRUE(join(a_, "a", -1, 0).ok());
+  ASSERT_TRUE(a_.follow(events_of_a_).ok());
+  const auto cut_store = std::make_shared<testing::CutStore>(store_);
+  Directory b(cut_store);
+  ASSERT_TRUE(join(b, "b", -1, 0).ok());
+  ASSERT_TRUE(b.follow(events_of_b_).ok());
+  const Joined c = join(c_, "c", -1, 0);
+  Directory d(store_), e(store_);
+  const Joined other = join(d, "d", -1, 0);
+  const Joined third = join(e, "e", -1, 0);
+  ASSERT_TRUE(c.ok() && other.ok() && third.ok());
+  EXPECT_EQ(events_of_b_.wait(3).size(), 3u);
+
+  cut_store->cut();
+  b.declare_dead(c->self, Directory::Knowledge::kSilence, "silent");
+  b.declare_dead(other->self, Directory::Knowledge::kSilence, "silent");
+  b.declare_dead(other->self, Directory::Knowledge::kProof, "its process has ended");
+  b.answered(c->self.incarnation);
+  b.answered(other->self.incarnation);
+  cut_store->restore();
+  b.declare_dead(third->self, Directory::Knowledge::kSilence, "silent");
+  EXPECT_THAT(events_of_a_.wait(6),
+              ElementsAre("joined b", "joined c", "joined d", "joined e", "died d by b", "died e by b"));
+  // A later silence counts again.
+  b.declare_dead(c->self, Directory::Knowledge::kSilence, "silent again");
+  EXPECT_EQ(events_of_a_.wait(7).back(), "died c by b");
+}
+
 TEST_F(DirectoryTest, LeavingTwiceOrBeforeJoiningDoesNothing) {
   EXPECT_TRUE(a_.leave().ok());
   ASSERT_TRUE(join(b_, "b", 0, 1).ok());
-  b_.follow(events_of_b_);
+  ASSERT_TRUE(b_.follow(events_of_b_).ok());
   EXPECT_TRUE(b_.leave().ok());
   EXPECT_TRUE(b_.leave().ok());
 }

@@ -29,11 +29,13 @@ void FailureDetector::connected(uint64_t worker, absl::Time now, Actions& action
   Watched& watched = watch(worker, now);
   if (watched.state == State::kDead) return;
   watched.connected = true;
+  watched.was_connected = true;
   watched.probing = false;
   watched.refusals = 0;
   watched.after_unreachable = kAfterUnreachable;
   watched.last_received = now;
   watched.next_probe = absl::InfiniteFuture();
+  watched.postponed_at = absl::InfiniteFuture();
   set_state(worker, watched, State::kAlive, Why::kConnected, actions);
 }
 
@@ -66,6 +68,7 @@ void FailureDetector::refused(uint64_t worker, absl::Time now, Actions& actions)
   Watched& watched = watch(worker, now);
   if (watched.state == State::kDead) return;
   watched.probing = false;
+  watched.postponed_at = absl::InfiniteFuture();
   // The peer has connected to this worker meanwhile. The failed attempt says nothing any more.
   if (watched.connected) return;
   if (++watched.refusals >= kRefusals) {
@@ -81,12 +84,33 @@ void FailureDetector::unreachable(uint64_t worker, absl::Time now, Actions& acti
   Watched& watched = watch(worker, now);
   if (watched.state == State::kDead) return;
   watched.probing = false;
+  watched.postponed_at = absl::InfiniteFuture();
   if (watched.connected) return;
   // Only refusals in a row prove a death. An attempt without an answer breaks the row.
   watched.refusals = 0;
   set_state(worker, watched, State::kSuspect, Why::kConnectionBroke, actions);
   watched.next_probe = now + watched.after_unreachable;
   watched.after_unreachable = std::min(2 * watched.after_unreachable, kAfterManyUnreachable);
+}
+
+void FailureDetector::unresolved(uint64_t worker, absl::Time now, Actions& actions) {
+  Watched& watched = watch(worker, now);
+  if (watched.was_connected || watched.state == State::kDead) return unreachable(worker, now, actions);
+  // The silence during the lookup may have made it suspect.
+  if (watched.state == State::kSuspect) set_state(worker, watched, State::kAlive, Why::kUnwatched, actions);
+  watched_.erase(worker);
+}
+
+void FailureDetector::postponed(uint64_t worker, absl::Time now, Actions&) {
+  Watched& watched = watch(worker, now);
+  if (watched.state == State::kDead) return;
+  watched.probing = false;
+  if (watched.connected) return;
+  // Between two postponed attempts the peer could not send a message.
+  if (watched.postponed_at < now)
+    watched.last_received = std::min(now, watched.last_received + (now - watched.postponed_at));
+  watched.postponed_at = now;
+  watched.next_probe = now + kAfterPostponed;
 }
 
 void FailureDetector::tick(absl::Time now, Actions& actions) {

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 
 namespace gradwire::rpc {
 
@@ -16,6 +16,7 @@ namespace gradwire::rpc {
 //   unwatched -> alive     A connection is open.
 //   alive -> suspect       The peer is silent for suspect_after, or its last connection broke.
 //   suspect -> alive       A message from the peer arrives, or it is connected again.
+//   suspect -> unwatched   The peer has never been connected, and its host is not found by its name.
 //   suspect -> dead        The peer's host refuses connections: no process listens at the peer's address.
 //                          This is certain.
 //   suspect -> accused     The peer is silent for dead_after. The group decides (remove()), or a message from
@@ -30,7 +31,7 @@ class FailureDetector {
   explicit FailureDetector(const HeartbeatOptions& options) : options_(options) {}
 
   enum class State : uint8_t { kUnwatched, kAlive, kSuspect, kDead };
-  enum class Why : uint8_t { kConnected, kReceived, kSilent, kConnectionBroke, kRefused };
+  enum class Why : uint8_t { kConnected, kReceived, kSilent, kConnectionBroke, kRefused, kUnwatched };
   struct Change {
     uint64_t worker;
     State state;
@@ -59,6 +60,13 @@ class FailureDetector {
   // (unreachable).
   void refused(uint64_t worker, absl::Time now, Actions& actions);
   void unreachable(uint64_t worker, absl::Time now, Actions& actions);
+  // An attempt to connect failed, because the worker's host was not found by its name. If the worker was
+  // connected before, this counts as unreachable(): the name of a host that has gone may be gone, too.
+  // Otherwise it says nothing about the worker, and ends the watch that the attempt began.
+  void unresolved(uint64_t worker, absl::Time now, Actions& actions);
+  // This worker had no descriptor or memory left for the attempt. That says nothing about the peer: its state
+  // stays as it is, and its silence is not counted until an attempt can be made.
+  void postponed(uint64_t worker, absl::Time now, Actions& actions);
   // Stops watching a worker that is dead or has left, according to the group or to the worker itself.
   void remove(uint64_t worker) { watched_.erase(worker); }
 
@@ -80,10 +88,13 @@ class FailureDetector {
   // milliseconds.
   static constexpr absl::Duration kAfterUnreachable = absl::Milliseconds(5);
   static constexpr absl::Duration kAfterManyUnreachable = absl::Milliseconds(200);
+  // Delay after an attempt that this worker could not make.
+  static constexpr absl::Duration kAfterPostponed = absl::Milliseconds(100);
 
   struct Watched {
     State state = State::kUnwatched;
     bool connected = false;
+    bool was_connected = false;
     // Whether an attempt to connect is in progress.
     bool probing = false;
     int refusals = 0;
@@ -91,6 +102,8 @@ class FailureDetector {
     // Time of the last sign of life.
     absl::Time last_received;
     absl::Time next_probe = absl::InfiniteFuture();
+    // Time of the last attempt that was postponed, if no attempt was made since.
+    absl::Time postponed_at = absl::InfiniteFuture();
   };
   Watched& watch(uint64_t worker, absl::Time now);
   void set_state(uint64_t worker, Watched& watched, State state, Why why, Actions& actions);

@@ -53,6 +53,36 @@ TEST_F(FailureDetectorTest, PeerThatSendsStaysAliveAndGetsHeartbeats) {
   EXPECT_TRUE(actions.accuse.empty());
 }
 
+TEST_F(FailureDetectorTest, PeerWhoseHostWasNeverFoundIsNotAccused) {
+  // Each call begins an attempt, and the lookup of the name hangs for a while.
+  for (int i = 0; i < 10; ++i) {
+    Actions actions;
+    detector_.attempted(kPeer, now_, actions);
+    actions = run(absl::Seconds(10), false);
+    ASSERT_EQ(actions.changes.size(), 1u);
+    EXPECT_EQ(actions.changes[0].state, State::kSuspect);
+    EXPECT_TRUE(actions.accuse.empty());
+    actions = {};
+    detector_.unresolved(kPeer, now_, actions);
+    ASSERT_EQ(actions.changes.size(), 1u);
+    EXPECT_EQ(actions.changes[0].state, State::kAlive);
+    EXPECT_TRUE(actions.probe.empty());
+    EXPECT_EQ(detector_.state(kPeer), State::kUnwatched);
+    EXPECT_EQ(detector_.next(), absl::InfiniteFuture());
+  }
+}
+
+TEST_F(FailureDetectorTest, PeerWhoseHostIsNotFoundAnyMoreIsAccused) {
+  connect();
+  Actions actions;
+  detector_.disconnected(kPeer, now_, actions);
+  detector_.unresolved(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  actions = run(absl::Seconds(21), false);
+  EXPECT_FALSE(actions.probe.empty());
+  EXPECT_FALSE(actions.accuse.empty());
+}
+
 TEST_F(FailureDetectorTest, SilentPeerIsSuspectAndThenAccused) {
   connect();
   Actions actions = run(absl::Seconds(4), false);
@@ -122,6 +152,39 @@ TEST_F(FailureDetectorTest, UnreachableHostDoesNotProveADeath) {
   }
   EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
   EXPECT_FALSE(run(absl::Seconds(1), false).probe.empty());
+}
+
+TEST_F(FailureDetectorTest, AttemptThatThisWorkerCouldNotMakeChangesNoState) {
+  Actions actions;
+  detector_.attempted(kPeer, now_, actions);
+  detector_.postponed(kPeer, now_, actions);
+  EXPECT_TRUE(actions.changes.empty());
+  EXPECT_LE(detector_.next(), now_ + absl::Milliseconds(100));
+  EXPECT_EQ(run(absl::Milliseconds(100), false).probe, std::vector<uint64_t>{kPeer});
+}
+
+TEST_F(FailureDetectorTest, SilenceDoesNotCountWhileAttemptsArePostponed) {
+  Actions actions;
+  detector_.attempted(kPeer, now_, actions);
+  for (int i = 0; i < 1'000; ++i) {
+    detector_.postponed(kPeer, now_, actions);
+    const Actions next = run(absl::Milliseconds(100), false);
+    ASSERT_TRUE(next.changes.empty() && next.accuse.empty()) << i;
+    ASSERT_EQ(next.probe.size(), 1U) << i;
+  }
+  // The attempts can be made again, and the peer does not answer.
+  detector_.unreachable(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  EXPECT_TRUE(run(absl::Seconds(10), false).accuse.empty());
+  EXPECT_FALSE(run(absl::Seconds(20), false).accuse.empty());
+}
+
+TEST_F(FailureDetectorTest, SuspectStaysSuspectWhileAttemptsArePostponed) {
+  connect();
+  Actions actions;
+  detector_.disconnected(kPeer, now_, actions);
+  detector_.postponed(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
 }
 
 TEST_F(FailureDetectorTest, RefusalWhileConnectedIsIgnored) {

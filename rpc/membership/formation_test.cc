@@ -1,6 +1,6 @@
-#include "gradwire/rpc/membership/formation.h"
-
 #include <gtest/gtest.h>
+
+#include "gradwire/rpc/membership/group_log.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/name.h"
 
 // A store keeps the logs of successive groups: `generation` in the store is the number of the log in use, and
@@ -23,6 +23,13 @@ constexpr absl::Duration kLeave = absl::Seconds(2);
 
 absl::Status store_failure(const absl::Status& status) {
   return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+}
+
+absl::Status store_failure_of_member(const absl::Status& status) {
+  if (!absl::IsAborted(status)) return status;
+  return absl::AbortedError(absl::StrCat(status.message(),
+                                         "; no worker can join this group any more: its members go on, but "
+                                         "restart all of them to have joins again"));
 }
 
 proto::LogLine death_line(const Worker& worker, const Worker& by, const std::string& reason) {

@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/wall_clock.h"
 
 namespace gradwire::rpc {
 

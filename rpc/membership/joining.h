@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "gradwire/base/log/progress.h"
 #include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/membership/group_log.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/worker.h"
 
 // The id of an agent's own worker. An open group assigns it when the worker joins. Flight records may be
 // written at this time, on other threads, so everything that runs before the end of the join uses these

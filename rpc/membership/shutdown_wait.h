@@ -21,6 +21,10 @@ class ShutdownWait {
       kServed,
       // This worker called `what` on `worker`, which has not answered.
       kCalled,
+      // This worker serves a stream of the function `what`, which `worker` reads.
+      kStreamServed,
+      // This worker reads a stream that the function `what` has made on `worker`.
+      kStreamRead,
       // `worker` has not called shutdown, or still has calls in progress.
       kMember,
       // `worker` has not answered a Ping.
@@ -37,7 +41,9 @@ class ShutdownWait {
   // The shutdown of `worker`.
   explicit ShutdownWait(std::string worker, Clock& clock = Clock::system());
 
-  // The unfinished work, each item with its duration: "\"f\", called by worker \"b\" (12s)".
+  // The unfinished work, each item with its duration: "\"f\", called by worker \"b\" (12s)". Items with the
+  // same text become one, with the longest duration and their number: "\"f\", called by worker \"b\" (12s, 8
+  // times)".
   std::string list(std::vector<Unfinished> unfinished) const;
   // Returns the report as one line, without the duration of the shutdown.
   std::string report(std::vector<Unfinished> unfinished) const;

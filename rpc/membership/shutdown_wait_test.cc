@@ -31,6 +31,22 @@ TEST(ShutdownWait, ReportNamesFunctionCallerAndSinceWhenOldestFirst) {
       "messages about references (0)");
 }
 
+TEST(ShutdownWait, EqualItemsBecomeOneWithTheirNumberAndTheLongestTime) {
+  ManualClock clock;
+  ShutdownWait wait("a", clock);
+  const absl::Time began = clock.now();
+  clock.advance(absl::Seconds(20));
+  EXPECT_EQ(wait.list({{UnfinishedKind::kStreamServed, "generate", "b", began + absl::Seconds(5)},
+                       {UnfinishedKind::kServed, "push", "c", began + absl::Seconds(8)},
+                       {UnfinishedKind::kStreamServed, "generate", "b", began + absl::Seconds(1)},
+                       {UnfinishedKind::kStreamRead, "load", "c", began + absl::Seconds(18)},
+                       {UnfinishedKind::kStreamServed, "generate", "b", began + absl::Seconds(7)},
+                       {UnfinishedKind::kServed, "push", "b", began + absl::Seconds(9)}}),
+            "the stream of \"generate\", which worker \"b\" reads (19s, 3 times); "
+            "\"push\", called by worker \"c\" (12s); \"push\", called by worker \"b\" (11s); "
+            "items of the stream of \"load\" on worker \"c\" (2s)");
+}
+
 TEST(ShutdownWait, LongListIsCutAfterTheOldest) {
   ManualClock clock;
   ShutdownWait wait("a", clock);

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 
 namespace gradwire::rpc {
 

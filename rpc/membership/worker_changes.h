@@ -9,11 +9,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/strand.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
 

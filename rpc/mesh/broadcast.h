@@ -9,14 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/rref.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/deadline.h"
 #include "gradwire/rpc/mesh/mesh_function.h"
 #include "gradwire/rpc/mesh/relay_tree.h"
-#include "gradwire/rpc/registration.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/registry/registration.h"
 
 // The function that passes a broadcast on, for values of type T.
 namespace gradwire::rpc::mesh_internal {
@@ -30,8 +30,8 @@ Future<RelayReport<T>> relay(const std::vector<uint64_t>& members, const T& valu
 
 template <class T>
 absl::StatusOr<RelayOutcome> decode_report(IncomingPayload& in) {
-  StreamFencePtr fence;
-  GRADWIRE_ASSIGN_OR_RETURN(RelayReport<T> report, decode_answer<RelayReport<T>>(std::move(in), fence));
+  GRADWIRE_ASSIGN_OR_RETURN(RelayReport<T> report,
+                            call_internal::decode_answer<RelayReport<T>>(std::move(in)));
   RelayOutcome outcome;
   for (const auto& [incarnation, value] : report.first)
     outcome.delivered.emplace_back(incarnation, value.handle());
@@ -60,7 +60,8 @@ Future<RelayReport<T>> relay(const std::vector<uint64_t>& members, const T& valu
   const std::shared_ptr<Agent> agent = Agent::current();
   const uint64_t self = agent->services().self().incarnation;
   const std::size_t place = value_or_throw(place_in(members, self));
-  const absl::Time deadline = answer_by(Clock::system().now(), CallContext::current()->deadline());
+  const absl::Time deadline =
+      answer_by(Clock::system().now(), CallContext::current()->deadline().on_system_clock());
   using Result = typename Future<RelayReport<T>>::Result;
   const auto report = [weak = std::weak_ptr<Agent>(agent), self,
                        &value](const RelayOutcome& outcome) -> Result {

@@ -9,9 +9,9 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/mesh.h"
 #include "gradwire/rpc/testing/group.h"
 

@@ -11,83 +11,74 @@
 
 #include "absl/status/statusor.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/function_traits.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/call_steps.h"
 #include "gradwire/rpc/mesh/group_call.h"
 #include "gradwire/rpc/mesh/mesh_call.h"
-#include "gradwire/rpc/mesh_result.h"
+#include "gradwire/rpc/mesh/mesh_result.h"
 
 // Sends one call to all members of a mesh, and collects the answers.
 namespace gradwire::rpc::mesh_internal {
 
-// Decodes the answer to a call as an R. `fence`: after it the value may be read.
+// The answers of all members, which the thread that reads the result decodes.
 template <class R>
-typename Future<R>::Result decode_answer(absl::StatusOr<IncomingPayload> in, StreamFencePtr& fence) {
-  using V = ValueOf<R>;
-  if (!in.ok()) return in.status();
-  if (in->payload->values_size() != 1)
-    return absl::InvalidArgumentError("malformed answer: expected exactly one value");
-  absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
-    try {
-      Decoder decoder = in->decoder();
-      return decode_value<V>(in->payload->values(0), decoder);
-    } catch (...) {
-      // A Codec of the user has thrown.
-      return status_from_exception(std::current_exception());
-    }
-  }();
-  if (!value.ok()) return with_context(value.status(), "decoding the answer");
-  fence = std::move(in->fence);
-  if constexpr (std::is_void_v<R>) {
-    return absl::OkStatus();
-  } else {
-    return typename Future<R>::Result(absl::in_place, *std::move(value));
-  }
-}
+class LazyMeshResult : public future_internal::LazyResult<MeshResult<R>> {
+ public:
+  LazyMeshResult(CallLabel label, std::vector<absl::StatusOr<IncomingPayload>> answers,
+                 std::weak_ptr<Agent> agent)
+      : label_(std::move(label)), answers_(std::move(answers)), agent_(std::move(agent)) {}
 
-// Destroys values of the user that nobody waits for. Their destructors may make calls, so they run on the
-// executor, and not on the thread that received the values.
-template <class V>
-void drop_later(const std::weak_ptr<Agent>& agent, V values) {
-  const std::shared_ptr<Agent> alive = agent.lock();
-  if (alive == nullptr) return;
-  alive->executor()->post_or_run([agent, values = std::move(values)]() mutable {
-    const std::shared_ptr<Agent> current = agent.lock();
-    if (current == nullptr) return;
-    AgentGuard guard(current);
-    [[maybe_unused]] const V last = std::move(values);
-  });
-}
+  void destroy() override {
+    call_internal::destroy_as(agent_, [this] { future_internal::LazyResult<MeshResult<R>>::destroy(); });
+  }
+
+ private:
+  void make(std::optional<absl::StatusOr<MeshResult<R>>>& result) override {
+    std::vector<typename MeshResult<R>::Member> members;
+    // Room for all: to grow, the vector would move the results.
+    members.reserve(answers_.size());
+    for (absl::StatusOr<IncomingPayload>& answer : std::exchange(answers_, {})) {
+      if (answer.ok()) {
+        future_internal::append(members, call_internal::decode_answer<R>(*std::move(answer)));
+      } else {
+        members.push_back(answer.status());
+      }
+    }
+    result.emplace(absl::in_place, std::move(label_), std::move(members));
+  }
+
+  CallLabel label_;
+  std::vector<absl::StatusOr<IncomingPayload>> answers_;
+  const std::weak_ptr<Agent> agent_;
+};
 
 // The answers to one call of all members. Each entry is written by the thread that completes the member's
-// call. The thread that completes the last one reads all of them.
+// call. The thread that completes the last one completes the promise.
 template <class R>
 class Gathering {
  public:
   Gathering(const std::shared_ptr<Agent>& agent, CallLabel label, std::size_t members)
-      : agent_(agent),
-        label_(std::move(label)),
-        answers_(members, typename MeshResult<R>::Member(absl::UnknownError("no answer"))),
-        fences_(members),
-        missing_(members),
-        promise_(agent->executor()) {}
+      : agent_(agent), label_(std::move(label)), missing_(members), promise_(agent->executor()) {
+    for (std::size_t i = 0; i < members; ++i) answers_.push_back(absl::UnknownError("no answer"));
+  }
 
   const Promise<MeshResult<R>>& promise() const { return *promise_; }
 
   void set(std::size_t member, absl::StatusOr<IncomingPayload> in) {
-    answers_[member] = decode_answer<R>(std::move(in), fences_[member]);
+    answers_[member] = std::move(in);
     if (missing_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    Promise<MeshResult<R>> promise = *std::exchange(promise_, std::nullopt);
-    if (cancelled_) {
-      drop_later(agent_, std::move(answers_));
-      return;
+    const Promise<MeshResult<R>> promise = *std::exchange(promise_, std::nullopt);
+    if (cancelled_) return;
+    std::vector<StreamFencePtr> fences;
+    for (absl::StatusOr<IncomingPayload>& answer : answers_) {
+      if (answer.ok()) fences.push_back(std::move(answer->fence));
     }
-    promise.set_result(MeshResult<R>(std::move(label_), std::move(answers_)),
-                       join_fences(std::move(fences_)));
-    if (promise.unobserved()) drop_later(agent_, std::move(promise));
+    promise.set_lazy(std::make_unique<LazyMeshResult<R>>(std::move(label_), std::move(answers_), agent_),
+                     join_fences(std::move(fences)));
   }
 
   // The future has been cancelled: it gets no answers any more.
@@ -96,8 +87,7 @@ class Gathering {
  private:
   const std::weak_ptr<Agent> agent_;
   CallLabel label_;
-  std::vector<typename MeshResult<R>::Member> answers_;
-  std::vector<StreamFencePtr> fences_;
+  std::vector<absl::StatusOr<IncomingPayload>> answers_;
   std::atomic<std::size_t> missing_;
   std::atomic<bool> cancelled_{false};
   std::optional<Promise<MeshResult<R>>> promise_;
@@ -172,9 +162,15 @@ class Race {
     if (late) cancel_all(agent_, {id}, lost());
   }
 
+  // Whether a member has succeeded shows only when its answer is decoded. REQUIRES: the thread may run code
+  // of users.
   void set(std::size_t member, absl::StatusOr<IncomingPayload> in) {
     StreamFencePtr fence;
-    typename Future<R>::Result result = decode_answer<R>(std::move(in), fence);
+    typename Future<R>::Result result = [&]() -> typename Future<R>::Result {
+      if (!in.ok()) return in.status();
+      fence = std::move(in->fence);
+      return call_internal::decode_answer<R>(*std::move(in));
+    }();
     const absl::Status status = future_internal::status_of(result);
     std::vector<uint64_t> others;
     std::vector<MemberFailure> failures;
@@ -190,17 +186,13 @@ class Race {
         promise.swap(promise_);
       }
     }
-    if (!promise) {
-      if (status.ok()) drop_later(agent_, std::move(result));
-      return;
-    }
+    if (!promise) return;
     if (!status.ok()) {
       promise->set_error(failure_of_members(label_.action, failures.size(), label_.timeout, failures));
       return;
     }
     cancel_all(agent_, others, lost());
     promise->set_result(std::move(result), std::move(fence));
-    if (promise->unobserved()) drop_later(agent_, std::move(promise));
   }
 
   void cancel() {
@@ -236,7 +228,12 @@ Future<R> race(const std::shared_ptr<Agent>& agent, GroupCall& group, CallLabel 
   const Promise<R> promise = race->promise();
   for (std::size_t i = 0; i < members.size() && !race->decided(); ++i) {
     race->sent(send_to(agent, group, members[i], i,
-                       [race, i](absl::StatusOr<IncomingPayload> in) { race->set(i, std::move(in)); }));
+                       [race, i, weak = agent->weak_from_this(),
+                        executor = agent->executor()](absl::StatusOr<IncomingPayload> in) mutable {
+                         executor->run_off_duty([race, i, weak, in = std::move(in)]() mutable {
+                           call_internal::destroy_as(weak, [&] { race->set(i, std::move(in)); });
+                         });
+                       }));
   }
   // The callback is stored with the promise, so it must hold the race weakly.
   promise.on_cancel([weak = std::weak_ptr<Race<R>>(race)] {

@@ -14,8 +14,8 @@
 #include "gradwire/codec/encoder.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
-#include "gradwire/rpc/destination.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/destination.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
 

@@ -7,11 +7,11 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/caller/call_steps.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call_steps.h"
 #include "gradwire/rpc/mesh/mesh_error.h"
 #include "gradwire/rpc/rref/service.h"
 
@@ -34,11 +34,9 @@ uint64_t send_to(const std::shared_ptr<Agent>& agent, GroupCall& group, const Me
                  std::size_t index, OutgoingCall::Completion done) {
   MemberCall call(group, member.to, index);
   if (member.object == nullptr) return call.send(std::move(done));
-  to_proto(member.object->rref(), *call.request().mutable_target());
-  const uint64_t id = call.send([done = std::move(done), keep = member.object](
+  return call_internal::send_on(agent, call, *member.object,
+                                [done = std::move(done), keep = member.object](
                                     absl::StatusOr<IncomingPayload> in) mutable { done(std::move(in)); });
-  call_internal::end_with_creation(agent, *member.object, id);
-  return id;
 }
 
 // As call_internal::send_remote(), for each member.

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
-#include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/core/destination.h"
 #include "gradwire/rpc/mesh/group_call.h"
 
 // The steps of calls to a mesh that do not depend on types.

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "gradwire/codec/function_traits.h"
-#include "gradwire/rpc/caller/argument_types.h"
-#include "gradwire/rpc/caller/call_steps.h"
+#include "gradwire/rpc/calls/call_steps.h"
+#include "gradwire/rpc/calls/rref.h"
 #include "gradwire/rpc/mesh/gather.h"
 #include "gradwire/rpc/mesh/group_call.h"
-#include "gradwire/rpc/registration.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/registry/argument_types.h"
+#include "gradwire/rpc/registry/registration.h"
 
-// Puts the callee and the arguments into a GroupCall, as rpc/caller/call_steps.h does for a call of one
+// Puts the callee and the arguments into a GroupCall, as rpc/calls/call_steps.h does for a call of one
 // worker.
 namespace gradwire::rpc {
 template <class T>
@@ -67,7 +67,7 @@ struct GroupFunctionCall : GroupCall {
   }
 };
 
-// The creation of an object of class T at several workers. `C`: see rpc/constructor.h.
+// The creation of an object of class T at several workers. `C`: see rpc/registry/constructor.h.
 template <class T, class C>
 struct GroupConstruction : GroupCall {
   template <class... A>

@@ -7,11 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/mesh.h"
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 // Tensors in calls to meshes.
 namespace gradwire::rpc {
@@ -127,16 +126,10 @@ TEST_P(MeshTensor, BroadcastGivesEachMemberItsOwnTensor) {
 TEST_P(MeshTensor, LostRequestsOfIdempotentCallsAreSentAgain) {
   RpcBackendOptions options = MeshTensor::options();
   const auto left = std::make_shared<std::atomic<int>>(2);
-  options.hooks = wrap_transports([left](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [left](transport::Direction direction, const transport::Message& message) {
-          proto::Envelope envelope;
-          envelope.ParseFromString(message.header);
-          const bool cut = direction == transport::Direction::kOutgoing &&
-                           absl::StrContains(envelope.request().function(), "total_again") &&
-                           left->fetch_sub(1) > 0;
-          return transport::Fault{cut ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver};
-        });
+  options.hooks = testing::outgoing_faults([left](const proto::Envelope& envelope) {
+    const bool cut =
+        absl::StrContains(envelope.request().function(), "total_again") && left->fetch_sub(1) > 0;
+    return cut ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver;
   });
   testing::Group group(3, options);
   const AgentGuard guard(group[0]);

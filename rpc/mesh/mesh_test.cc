@@ -11,12 +11,11 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/agent_statistics.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -456,16 +455,9 @@ TEST_F(MeshTest, IdempotentCallsOutliveTheirConnections) {
     options.transports = {transport};
     // Cuts the connections of the first requests.
     const auto left = std::make_shared<std::atomic<int>>(3);
-    options.hooks = wrap_transports([left](std::unique_ptr<transport::Transport> inner) {
-      return transport::make_fault_injecting_transport(
-          std::move(inner), [left](transport::Direction direction, const transport::Message& message) {
-            proto::Envelope envelope;
-            envelope.ParseFromString(message.header);
-            const bool cut = direction == transport::Direction::kOutgoing &&
-                             absl::StrContains(envelope.request().function(), "once") &&
-                             left->fetch_sub(1) > 0;
-            return transport::Fault{cut ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver};
-          });
+    options.hooks = testing::outgoing_faults([left](const proto::Envelope& envelope) {
+      const bool cut = absl::StrContains(envelope.request().function(), "once") && left->fetch_sub(1) > 0;
+      return cut ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver;
     });
     start(4, options);
     const std::string large(100'000, 'x');

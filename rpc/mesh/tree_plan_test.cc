@@ -1,9 +1,9 @@
-#include "gradwire/rpc/mesh/tree_plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "gradwire/rpc/mesh/relay_tree.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,5 +1,3 @@
-#include "gradwire/rpc/metrics/call_metrics.h"
-
 #include <array>
 #include <memory>
 #include <set>
@@ -11,7 +9,6 @@
 #include "gradwire/base/metrics/samples.h"
 #include "gradwire/base/metrics/testing/strict_text.h"
 #include "gradwire/rpc/metrics/peer_calls.h"
-#include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

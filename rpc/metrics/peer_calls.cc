@@ -62,4 +62,10 @@ void PeerCalls::waited_for_window(absl::Duration waited) {
   registry_.histogram(Metric::kFlowWaitSeconds, {peer_}).record(waited);
 }
 
+PeerCalls& PeerCallsHandle::find(CallMetrics& metrics, absl::string_view worker) {
+  PeerCalls& calls = metrics.with(worker);
+  calls_.store(&calls, std::memory_order_release);
+  return calls;
+}
+
 }  // namespace gradwire::rpc

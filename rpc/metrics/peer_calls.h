@@ -81,4 +81,43 @@ class PeerCalls {
   metrics::LabelTable<Served, kFunctions> served_;
 };
 
+// Counts the calls of one agent, by function, other worker and result. At most kPeers workers have metrics of
+// their own; the others are "other". Thread-safe.
+class CallMetrics {
+ public:
+  static constexpr std::size_t kPeers = 128;
+
+  // `registry` must outlive this object.
+  explicit CallMetrics(metrics::Registry& registry) : registry_(registry) {}
+
+  // The metrics of the calls with the worker of this name. They live as long as this object, also if the
+  // worker is lost. PeerCallsHandle keeps them, so that a call need not search for the name.
+  PeerCalls& with(absl::string_view worker) {
+    return peers_.find(worker, [this](absl::string_view name) { return PeerCalls(registry_, name); });
+  }
+
+ private:
+  metrics::Registry& registry_;
+  // Synchronised by itself.
+  metrics::LabelTable<PeerCalls, kPeers> peers_;
+};
+
+// The metrics of the calls with one worker, found by its name at its first call. Each Peer keeps them for the
+// calls that are made, and each Link for those that are served. Without metrics nothing is ever found. The
+// handle does not use what it has found, so it may live longer than the metrics. Thread-safe.
+class PeerCallsHandle {
+ public:
+  // The metrics of the calls of an agent with this worker. REQUIRES: always the same agent and worker.
+  PeerCalls& in(CallMetrics& metrics, absl::string_view worker) {
+    PeerCalls* const calls = calls_.load(std::memory_order_acquire);
+    return calls != nullptr ? *calls : find(metrics, worker);
+  }
+
+ private:
+  PeerCalls& find(CallMetrics& metrics, absl::string_view worker);
+
+  // Two threads may set it at the same time, to the same value.
+  std::atomic<PeerCalls*> calls_{nullptr};
+};
+
 }  // namespace gradwire::rpc

@@ -13,8 +13,8 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/callee/registry.h"
-#include "gradwire/rpc/callee/serve.h"
+#include "gradwire/rpc/registry/registry.h"
+#include "gradwire/rpc/registry/serve.h"
 
 namespace gradwire::rpc::module_internal {
 

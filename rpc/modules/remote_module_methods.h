@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gradwire/codec/device.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/destination.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/destination.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace torch::nn {
 class Module;

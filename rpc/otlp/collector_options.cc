@@ -15,7 +15,7 @@
 #include "gradwire/base/process/host.h"
 #include "gradwire/base/text/utf8.h"
 #include "gradwire/security/checked_file.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/calls/endpoint.h"
 
 namespace gradwire::rpc {
 namespace {

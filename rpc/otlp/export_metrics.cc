@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/otlp/collector_options.h"
 #include "gradwire/rpc/otlp/metrics_exporter.h"
 
@@ -29,7 +29,7 @@ std::unique_ptr<MetricsExport> export_metrics(const OtlpOptions& options, std::s
     return std::vector<MetricsText>{{.text = agent->metrics_text(), .since = since, .attributes = {}}};
   };
   return std::make_unique<MetricsExport>(
-      std::make_unique<MetricsExporter>(MetricsExporter::Parts{.options = *std::move(collector),
+      std::make_unique<MetricsExporter>(MetricsExporter::Setup{.options = *std::move(collector),
                                                                .source = std::move(source),
                                                                .registry = std::move(registry),
                                                                .worker = worker}));

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/rpc/otlp/otlp_options.h"
 
 namespace gradwire::rpc {

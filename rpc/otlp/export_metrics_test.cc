@@ -10,9 +10,9 @@
 
 #include "absl/strings/match.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/otlp/testing/fake_collector.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/testing/group.h"
 
 // The metrics of agents at a collector.

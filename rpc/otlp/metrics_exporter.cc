@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/rpc/otlp/otlp_reader.h"
 
@@ -24,11 +26,11 @@ double chance() { return static_cast<double>(random_id() >> 11) / static_cast<do
 
 }  // namespace
 
-MetricsExporter::MetricsExporter(Parts parts)
-    : parts_(std::move(parts)),
-      client_(parts_.options),
-      schedule_(parts_.options.interval),
-      thread_([this] { run(); }) {}
+MetricsExporter::MetricsExporter(Setup setup)
+    : setup_(std::move(setup)),
+      client_(setup_.options),
+      schedule_(setup_.options.interval),
+      thread_(value_or_throw(start_thread("otlp-export", [this] { run(); }))) {}
 
 MetricsExporter::~MetricsExporter() { stop(); }
 
@@ -38,7 +40,7 @@ void MetricsExporter::begin_stop() {
   {
     MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
-    last_deadline_ = Clock::system().now() + parts_.options.timeout;
+    last_deadline_ = Clock::system().now() + setup_.options.timeout;
     changed_.notify_all();
   }
   client_.cancel();
@@ -73,12 +75,12 @@ void MetricsExporter::abandon() {
 }
 
 void MetricsExporter::run() {
-  const LogWorkerScope scope(parts_.worker);
+  const LogWorkerScope scope(setup_.worker);
   Clock& clock = Clock::system();
   absl::Time next = clock.now() + schedule_.first(chance());
   while (wait_until(next)) {
     const absl::Time begun = clock.now();
-    const Outcome outcome = export_all(begun + parts_.options.timeout);
+    const Outcome outcome = export_all(begun + setup_.options.timeout);
     if (outcome.result == Result::kFailed) {
       // An export that stop() has ended is not a failure.
       MutexLock lock(mutex_);
@@ -121,8 +123,8 @@ bool MetricsExporter::wait_until(absl::Time time) {
 }
 
 MetricsExporter::Outcome MetricsExporter::export_all(absl::Time deadline) {
-  std::vector<MetricsText> texts = parts_.source();
-  OtlpReader reader(std::move(texts), parts_.options.attributes, absl::Now());
+  std::vector<MetricsText> texts = setup_.source();
+  OtlpReader reader(std::move(texts), setup_.options.attributes, absl::Now());
   proto::otlp::ExportMetricsServiceRequest request;
   Outcome outcome;
   while (reader.next(request)) {
@@ -140,16 +142,16 @@ MetricsExporter::Outcome MetricsExporter::export_all(absl::Time deadline) {
 }
 
 void MetricsExporter::count(const Outcome& outcome) {
-  if (parts_.registry == nullptr) return;
+  if (setup_.registry == nullptr) return;
   const char* const result = outcome.result == Result::kOk        ? "ok"
                              : outcome.result == Result::kPartial ? "partial"
                                                                   : "failed";
-  parts_.registry->counter(Metric::kOtlpExports, {result}).add();
-  parts_.registry->counter(Metric::kOtlpRejectedPoints).add(outcome.rejected);
+  setup_.registry->counter(Metric::kOtlpExports, {result}).add();
+  setup_.registry->counter(Metric::kOtlpRejectedPoints).add(outcome.rejected);
 }
 
 void MetricsExporter::report(const Outcome& outcome, absl::Duration pause) {
-  const std::string where = absl::StrCat("the OpenTelemetry collector at ", parts_.options.address);
+  const std::string where = absl::StrCat("the OpenTelemetry collector at ", setup_.options.address);
   const Result last = std::exchange(last_, outcome.result);
   failures_ += outcome.result == Result::kFailed ? 1 : 0;
   if (outcome.result == last) return;

@@ -25,7 +25,7 @@ namespace gradwire::rpc {
 // Thread-safe.
 class MetricsExporter {
  public:
-  struct Parts {
+  struct Setup {
     CollectorOptions options;
     // Must not wait longer than the user wants to wait in stop().
     MetricsSource source;
@@ -35,7 +35,7 @@ class MetricsExporter {
     std::string worker;
   };
   // Starts the thread. It needs no collector: without one, exports fail.
-  explicit MetricsExporter(Parts parts);
+  explicit MetricsExporter(Setup setup);
   // As stop().
   ~MetricsExporter();
   MetricsExporter(const MetricsExporter&) = delete;
@@ -71,7 +71,7 @@ class MetricsExporter {
   void count(const Outcome& outcome);
   void report(const Outcome& outcome, absl::Duration pause);
 
-  const Parts parts_;
+  const Setup setup_;
   CollectorClient client_;
   // Used by the thread alone.
   ExportSchedule schedule_;

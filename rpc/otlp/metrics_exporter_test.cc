@@ -41,7 +41,7 @@ struct Job {
     if (!options.interval.has_value()) options.interval = kShort;
     absl::StatusOr<CollectorOptions> resolved = resolve(options, [](const char*) { return std::string(); });
     EXPECT_TRUE(resolved.ok()) << resolved.status();
-    exporter = std::make_unique<MetricsExporter>(MetricsExporter::Parts{
+    exporter = std::make_unique<MetricsExporter>(MetricsExporter::Setup{
         .options = *std::move(resolved),
         .source =
             [this] {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gradwire/base/metrics/sample_line.h"
+#include "gradwire/base/metrics/samples.h"
 #include "gradwire/proto/otlp.pb.h"
 #include "gradwire/rpc/otlp/metrics_text.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/security/policy/policy_parser.h"
 
@@ -81,30 +81,31 @@ std::string advice(absl::string_view caller, const Subject& subject) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CallPolicy>> CallPolicy::open(const std::string& path, const Worker& self) {
-  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<security::PolicyFile> file, security::PolicyFile::open(path));
+absl::StatusOr<std::unique_ptr<CallPolicy>> CallPolicy::open(const std::string& path, const Worker& self,
+                                                             const Repeat& examine) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<security::PolicyFile> file,
+                            security::PolicyFile::open(path, examine));
   return std::unique_ptr<CallPolicy>(new CallPolicy(std::move(file), self));
 }
 
-absl::Status CallPolicy::check_request(const Worker& from, const proto::Request& request, absl::Time now) {
+absl::Status CallPolicy::check_request(const Worker& from, const proto::Request& request) {
   const absl::string_view overload = request.operator_();
   switch (request.callee_case()) {
     case proto::Request::kFunction:
-      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kFunction, request.function()}, now));
+      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kFunction, request.function()}));
       break;
     case proto::Request::kMethod:
       GRADWIRE_RETURN_IF_ERROR(
-          check(from, {CalleeClass::kClass, request.method(), class_of(request.method())}, now));
+          check(from, {CalleeClass::kClass, request.method(), class_of(request.method())}));
       break;
     case proto::Request::kConstructor:
-      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kClass, request.constructor()}, now));
+      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kClass, request.constructor()}));
       break;
     case proto::Request::kOperator:
-      GRADWIRE_RETURN_IF_ERROR(
-          check(from, {CalleeClass::kOperator, overload.substr(0, overload.find('.'))}, now));
+      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kOperator, overload.substr(0, overload.find('.'))}));
       break;
     case proto::Request::kScript:
-      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kScript, request.script()}, now));
+      GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kScript, request.script()}));
       break;
     default:
       // A fetch is checked below. A request without a callee is malformed.
@@ -112,23 +113,23 @@ absl::Status CallPolicy::check_request(const Worker& from, const proto::Request&
   }
   // A method uses the object as its class allows. An operator could hand out the value, as a fetch does.
   if (request.has_fetch() || (request.has_target() && !request.has_method()))
-    GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kReference, "fetch"}, now));
-  if (request.has_result_rref()) GRADWIRE_RETURN_IF_ERROR(check_hold(from, now));
-  if (request.arguments().has_graph()) GRADWIRE_RETURN_IF_ERROR(check_service(from, "autograd", now));
+    GRADWIRE_RETURN_IF_ERROR(check(from, {CalleeClass::kReference, "fetch"}));
+  if (request.has_result_rref()) GRADWIRE_RETURN_IF_ERROR(check_hold(from));
+  if (request.arguments().has_graph()) GRADWIRE_RETURN_IF_ERROR(check_service(from, "autograd"));
   return absl::OkStatus();
 }
 
-absl::Status CallPolicy::check_service(const Worker& from, absl::string_view service, absl::Time now) {
-  return check(from, {CalleeClass::kService, service}, now);
+absl::Status CallPolicy::check_service(const Worker& from, absl::string_view service) {
+  return check(from, {CalleeClass::kService, service});
 }
 
-absl::Status CallPolicy::check_hold(const Worker& from, absl::Time now) {
-  return check(from, {CalleeClass::kReference, "hold"}, now);
+absl::Status CallPolicy::check_hold(const Worker& from) {
+  return check(from, {CalleeClass::kReference, "hold"});
 }
 
-absl::Status CallPolicy::check(const Worker& from, const Subject& subject, absl::Time now) {
+absl::Status CallPolicy::check(const Worker& from, const Subject& subject) {
   if (from.incarnation == self_.incarnation) return absl::OkStatus();
-  const security::Decision decision = file_->check(from.name, subject, now);
+  const security::Decision decision = file_->check(from.name, subject);
   return decision.allowed ? absl::OkStatus() : refuse(from, subject, decision.line);
 }
 

@@ -10,10 +10,10 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/testing/log_lines.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/calls/rref.h"
 #include "gradwire/rpc/policy/policy_text.h"
-#include "gradwire/rpc/registration.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/stream.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
@@ -248,7 +248,7 @@ TEST(DeniedCalls, TheRulesMayChangeWhileCallsRun) {
       }
     });
   }
-  // A call that is made often enough sees the change: the file is checked once a second.
+  // The file is examined once a second.
   const auto becomes = [&](bool allowed) {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     while (status_of([] { rpc_sync<&twice>("b", 1); }).ok() != allowed) ASSERT_LT(absl::Now(), deadline);

@@ -1,5 +1,7 @@
 #include "gradwire/rpc/rref/holder_table.h"
 
+#include "gradwire/rpc/rref/index.h"
+
 // Every event may arrive twice and late, so each function does nothing for a fork or a child that is not in
 // the table. A fork leaves the table in delete_if_done(), which returns the delete to send, or in
 // lose_worker(), which needs none.
@@ -7,14 +9,38 @@ namespace gradwire::rpc {
 
 void HolderTable::add(const Fork& fork, bool confirmed) {
   const bool added = forks_.try_emplace(fork.fork, State{fork, confirmed}).second;
-  if (!added || fork.giver == 0) return;
+  if (!added) return;
+  by_owner_[fork.owner].insert(fork.fork);
+  if (fork.giver == 0) return;
   given_.add(fork.giver);
   // No fence waits for a fork that this worker made by creating the RRef, or that the owner has registered.
-  if (!confirmed) unconfirmed_.emplace(fork.fork, fork.giver);
+  if (confirmed) return;
+  unconfirmed_.emplace(fork.fork, fork.giver);
+  unconfirmed_of_.add(fork.giver);
+}
+
+void HolderTable::remove_fork(Forks::iterator fork) {
+  remove_unconfirmed(fork->first);
+  given_.remove(fork->second.fork.giver);
+  remove_from(by_owner_, fork->second.fork.owner, fork->first);
+  forks_.erase(fork);
+}
+
+void HolderTable::remove_child(Children::iterator child) {
+  remove_from(by_receiver_, child->second.receiver, child->first);
+  remove_from(by_parent_, child->second.fork, child->first);
+  children_.erase(child);
+}
+
+void HolderTable::remove_unconfirmed(const Id& fork) {
+  auto found = unconfirmed_.find(fork);
+  if (found == unconfirmed_.end()) return;
+  unconfirmed_of_.remove(found->second);
+  unconfirmed_.erase(found);
 }
 
 HolderTable::Deletes HolderTable::confirm(const Id& fork) {
-  unconfirmed_.erase(fork);
+  remove_unconfirmed(fork);
   auto found = forks_.find(fork);
   if (found == forks_.end()) return {};
   found->second.confirmed = true;
@@ -33,6 +59,8 @@ void HolderTable::add_child(const Id& parent, const Id& child, uint64_t receiver
   if (found == forks_.end()) return;
   // A child that is added twice counts once.
   if (!children_.try_emplace(child, Parent{parent, found->second.fork.rref, receiver}).second) return;
+  by_receiver_[receiver].insert(child);
+  by_parent_[parent].insert(child);
   ++found->second.children;
 }
 
@@ -42,7 +70,7 @@ HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiv
   // early.
   if (found == children_.end() || found->second.receiver != receiver) return {};
   const Id parent = found->second.fork;
-  children_.erase(found);
+  remove_child(found);
   auto fork = forks_.find(parent);
   if (fork == forks_.end()) return {};
   --fork->second.children;
@@ -51,42 +79,40 @@ HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiv
 
 std::vector<HolderTable::Fork> HolderTable::lose_worker(uint64_t incarnation) {
   std::vector<Fork> never;
-  absl::erase_if(forks_, [&](const auto& entry) {
-    const State& state = entry.second;
-    if (state.fork.owner != incarnation) return false;
-    if (!state.confirmed) never.push_back(state.fork);
-    unconfirmed_.erase(entry.first);
-    given_.remove(state.fork.giver);
-    return true;
-  });
-  // Their forks are gone, so nothing is kept for them.
-  absl::erase_if(children_, [this](const auto& child) { return !forks_.contains(child.second.fork); });
+  const absl::flat_hash_set<Id> owned = take_from(by_owner_, incarnation);
+  examined_ += owned.size();
+  for (const Id& fork : owned) {
+    auto found = forks_.find(fork);
+    if (!found->second.confirmed) never.push_back(found->second.fork);
+    remove_fork(found);
+    // The fork is gone, so nothing is kept for its children.
+    const absl::flat_hash_set<Id> children = take_from(by_parent_, fork);
+    examined_ += children.size();
+    for (const Id& child : children) remove_child(children_.find(child));
+  }
   // The lost worker may have passed its fork on. So its children keep their forks until the fence has ended.
   if (has_children_of(incarnation)) lost_.insert(incarnation);
   return never;
 }
 
 HolderTable::Deletes HolderTable::release_lost() {
-  if (lost_.empty()) return {};
-  // Collected first, because confirm_child() erases from children_.
-  std::vector<std::pair<Id, uint64_t>> orphans;
-  for (const auto& [child, parent] : children_) {
-    if (lost_.contains(parent.receiver)) orphans.emplace_back(child, parent.receiver);
+  Deletes deletes;
+  for (const uint64_t receiver : lost_) {
+    const absl::flat_hash_set<Id> children = take_from(by_receiver_, receiver);
+    examined_ += children.size();
+    for (const Id& child : children) {
+      for (Fork& fork : confirm_child(child, receiver)) deletes.push_back(fork);
+    }
   }
   lost_.clear();
-  Deletes deletes;
-  for (const auto& [child, receiver] : orphans) {
-    for (Fork& fork : confirm_child(child, receiver)) deletes.push_back(fork);
-  }
   return deletes;
 }
 
 std::vector<Id> HolderTable::forks_of(uint64_t owner) const {
-  std::vector<Id> forks;
-  for (const auto& [fork, state] : forks_) {
-    if (state.fork.owner == owner) forks.push_back(fork);
-  }
-  return forks;
+  auto forks = by_owner_.find(owner);
+  if (forks == by_owner_.end()) return {};
+  examined_ += forks->second.size();
+  return {forks->second.begin(), forks->second.end()};
 }
 
 HolderTable::Stage HolderTable::stage(const Id& fork) const {
@@ -107,26 +133,36 @@ uint64_t HolderTable::receiver_of(const Id& child) const {
   return found == children_.end() ? 0 : found->second.receiver;
 }
 
-bool HolderTable::has_children_of(uint64_t receiver) const {
-  for (const auto& [child, parent] : children_) {
-    if (parent.receiver == receiver) return true;
-  }
-  return false;
-}
-
 std::vector<HolderTable::Child> HolderTable::children_of(uint64_t receiver) const {
   std::vector<Child> children;
-  for (const auto& [child, parent] : children_) {
-    if (parent.receiver == receiver) children.push_back({parent.rref, child});
-  }
+  auto found = by_receiver_.find(receiver);
+  if (found == by_receiver_.end()) return children;
+  examined_ += found->second.size();
+  for (const Id& child : found->second) children.push_back({children_.at(child).rref, child});
   return children;
 }
 
 bool HolderTable::has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const {
-  for (const auto& [fork, sharer] : unconfirmed_) {
-    if (sharers.contains(sharer)) return true;
+  return unconfirmed_of_.any([&sharers](uint64_t sharer) { return sharers.contains(sharer); });
+}
+
+bool HolderTable::consistent() const {
+  WorkerCounts given;
+  Index<uint64_t> by_owner;
+  for (const auto& [fork, state] : forks_) {
+    if (state.fork.giver != 0) given.add(state.fork.giver);
+    by_owner[state.fork.owner].insert(fork);
   }
-  return false;
+  Index<uint64_t> by_receiver;
+  Index<Id> by_parent;
+  for (const auto& [child, parent] : children_) {
+    by_receiver[parent.receiver].insert(child);
+    by_parent[parent.fork].insert(child);
+  }
+  WorkerCounts unconfirmed_of;
+  for (const auto& [fork, sharer] : unconfirmed_) unconfirmed_of.add(sharer);
+  return given == given_ && by_owner == by_owner_ && by_receiver == by_receiver_ && by_parent == by_parent_ &&
+         unconfirmed_of == unconfirmed_of_;
 }
 
 HolderTable::Deletes HolderTable::delete_if_done(const Id& fork) {
@@ -136,9 +172,7 @@ HolderTable::Deletes HolderTable::delete_if_done(const Id& fork) {
   if (!state.confirmed) return {};
   if (state.children > 0) return {};
   Deletes deletes = {state.fork};
-  unconfirmed_.erase(fork);
-  given_.remove(state.fork.giver);
-  forks_.erase(found);
+  remove_fork(found);
   return deletes;
 }
 

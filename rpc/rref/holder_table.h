@@ -25,6 +25,7 @@ namespace gradwire::rpc {
 //    handles, so that the value lives until the owner knows the child.
 // 4. The children of a lost worker stay until release_lost(): forks that it passed on may not be registered
 // yet.
+// 5. An event of one worker takes time for its own forks and children only, however many others have.
 //
 // Each event may arrive twice. Not thread-safe.
 class HolderTable {
@@ -68,13 +69,14 @@ class HolderTable {
   }
   // The worker that a child was sent to; 0 for an unknown child.
   uint64_t receiver_of(const Id& child) const;
-  bool has_children_of(uint64_t receiver) const;
+  bool has_children_of(uint64_t receiver) const { return by_receiver_.contains(receiver); }
   struct Child {
     Id rref;
     Id child;
   };
   std::vector<Child> children_of(uint64_t receiver) const;
-  // Whether an unconfirmed fork was passed on by one of `sharers`.
+  // Whether an unconfirmed fork was passed on by one of `sharers`. Takes time for the workers that wait for a
+  // confirmation, not for their forks.
   bool has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const;
   std::size_t forks() const { return forks_.size(); }
   // Number of forks in the table that this worker gave, in constant time.
@@ -89,8 +91,13 @@ class HolderTable {
   std::size_t children() const { return children_.size(); }
   // Number of unconfirmed forks whose sharer waits for the confirmation.
   std::size_t unconfirmed() const { return unconfirmed_.size(); }
+  // Number of forks and children that were examined so far in order to find those of a worker.
+  uint64_t examined() const { return examined_; }
+  // Whether the indexes agree with the tables: always. It examines all of them.
+  bool consistent() const;
 
-  // Tables in the same state have the same hash. Used to explore states in tests.
+  // Tables in the same state have the same hash. Used to explore states in tests. The indexes follow from the
+  // tables.
   template <class H>
   friend H AbslHashValue(H hash, const HolderTable& table) {
     return H::combine(std::move(hash), table.forks_, table.children_, table.unconfirmed_, table.lost_);
@@ -116,16 +123,33 @@ class HolderTable {
       return H::combine(std::move(hash), parent.fork, parent.receiver);
     }
   };
-  Deletes delete_if_done(const Id& fork);
+  // A worker or a fork, and the forks or children that belong to it. An entry is never empty.
+  template <class Key>
+  using Index = absl::flat_hash_map<Key, absl::flat_hash_set<Id>>;
+  using Forks = absl::flat_hash_map<Id, State>;
+  using Children = absl::flat_hash_map<Id, Parent>;
 
-  absl::flat_hash_map<Id, State> forks_;
-  // The forks in forks_ that each giver gave.
+  Deletes delete_if_done(const Id& fork);
+  // Each removes an entry from the table and from its indexes.
+  void remove_fork(Forks::iterator fork);
+  void remove_child(Children::iterator child);
+  void remove_unconfirmed(const Id& fork);
+
+  Forks forks_;
+  // The forks in forks_ that each giver gave, and those of each owner.
   WorkerCounts given_;
-  absl::flat_hash_map<Id, Parent> children_;
+  Index<uint64_t> by_owner_;
+  Children children_;
+  // The children in children_ of each receiver, and those of each fork.
+  Index<uint64_t> by_receiver_;
+  Index<Id> by_parent_;
   // Unconfirmed fork -> its sharer, if any. A fence waits for these.
   absl::flat_hash_map<Id, uint64_t> unconfirmed_;
+  // The forks in unconfirmed_ of each sharer.
+  WorkerCounts unconfirmed_of_;
   // Lost workers whose children are still in the table.
   absl::flat_hash_set<uint64_t> lost_;
+  mutable uint64_t examined_ = 0;
 };
 
 }  // namespace gradwire::rpc

@@ -156,6 +156,7 @@ TEST(HolderTable, RandomOrdersDeleteEachForkExactlyOnce) {
         default:
           if (!state.open_children.empty()) finish_child(state);
       }
+      ASSERT_TRUE(table.consistent()) << "seed " << seed;
     }
     for (std::size_t i = 0; i < forks.size(); ++i) {
       forks[i].released = true;
@@ -167,6 +168,31 @@ TEST(HolderTable, RandomOrdersDeleteEachForkExactlyOnce) {
     }
     EXPECT_EQ(table.forks() + table.children(), 0u);
   }
+}
+
+// Forks of two owners, from two sharers, with children at two receivers.
+TEST(HolderTable, LossOfAWorkerExaminesWhatBelongsToItOnly) {
+  constexpr uint64_t kForks = 50'000;
+  HolderTable table;
+  for (uint64_t i = 1; i <= kForks; ++i) {
+    // One of 5,000 belongs to worker D.
+    const uint64_t owner = i % 5'000 == 0 ? kWorkerD : kOwnerOfRref;
+    table.add({{owner, i}, {kWorkerC, i}, owner, kWorkerC}, /*confirmed=*/i % 2 == 0);
+    table.add_child({kWorkerC, i}, {7, i}, i % 5'000 == 1 ? kWorkerD : kWorkerC);
+  }
+  EXPECT_TRUE(table.consistent());
+  EXPECT_EQ(table.forks_of(kWorkerD).size(), 10u);
+  EXPECT_EQ(table.children_of(kWorkerD).size(), 10u);
+  EXPECT_TRUE(table.has_unconfirmed_from({kWorkerC}));
+  EXPECT_EQ(table.examined(), 20u);
+  // Ten forks with a child each, all of them confirmed. Ten other forks have a child at worker D.
+  EXPECT_TRUE(table.lose_worker(kWorkerD).empty());
+  EXPECT_EQ(table.examined(), 40u);
+  EXPECT_TRUE(table.release_lost().empty());
+  EXPECT_EQ(table.examined(), 50u);
+  EXPECT_EQ(table.forks(), kForks - 10);
+  EXPECT_EQ(table.children(), kForks - 20);
+  EXPECT_TRUE(table.consistent());
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
   if (!owner.ok()) owner = agent_.find_worker_by_incarnation(named.owner);
   if (!owner.ok()) return with_context(owner.status(), "cannot find the owner of a received RRef");
   const bool owned = received == Received::kOwned;
-  return std::make_shared<RRefHandle>(RRefHandle::Parts{
+  return std::make_shared<RRefHandle>(RRefHandle::State{
       weak_from_this(), named.rref, owned ? Id() : named.child, *owner, reference.type(),
       Future<void>(absl::OkStatus()), owned ? Future<void>(absl::OkStatus()) : confirmed.future()});
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gradwire/codec/encoder.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <optional>
 
+#include "absl/container/btree_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,14 +16,16 @@ namespace gradwire::rpc {
 struct ValueSlot {
   using Found = absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)>;
   struct Waiter {
-    uint64_t number = 0;
+    // Ends the wait; 0: no timer.
     uint64_t timer = 0;
     Found found;
   };
+  // By number, which ascends in the order of arrival.
+  using Waiters = absl::btree_map<uint64_t, Waiter>;
   std::optional<absl::StatusOr<OwnedValue>> value;
   // When the entry was made, for those who search for leaks. On Clock::system().
   absl::Time since = Clock::system().now();
-  std::list<Waiter> waiters;
+  Waiters waiters;
   // The waiters are being called. A new waiter is queued behind them, so that calls keep their order.
   bool delivering = false;
 };

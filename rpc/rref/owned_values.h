@@ -6,11 +6,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/core/extension.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/rref/owned_value.h"
 #include "gradwire/rpc/rref/reference_driver.h"
 #include "gradwire/rpc/rref/reference_host.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 
@@ -27,18 +27,23 @@ class OwnedValues {
   void set(const Id& rref, absl::StatusOr<OwnedValue> value);
   // Calls `found` with the value once it exists: at once, or later on the thread that makes it. For an
   // unknown RRef it waits for a grace time, since the creating request may arrive on another connection, and
-  // then fails with NotFound. Fails with DeadlineExceeded at the deadline.
-  void find(const Id& rref, absl::Time deadline, ValueSlot::Found found);
+  // then fails with NotFound. Fails with DeadlineExceeded at the deadline. Returns the number of the wait for
+  // give_up(); 0 if `found` was called at once.
+  uint64_t find(const Id& rref, absl::Time deadline, ValueSlot::Found found);
+  // Ends a wait: calls its `found` with `reason`. Has no effect if the wait has ended before.
+  void give_up(const Id& rref, uint64_t wait, const absl::Status& reason);
   // Serves kCreationFailed: the creation failed at its caller, and its request may never arrive.
   void serve_creation_failed(const ServiceCall& call);
 
  private:
+  // Passes the value on to the calls that wait for it, until none waits any more.
+  void deliver(const Id& rref, const absl::StatusOr<OwnedValue>& value);
   // The time of a waiter has ended: its grace time (`grace`), or its deadline.
-  void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);
+  void expire(const Id& rref, uint64_t wait, absl::Time deadline, bool grace);
 
   ReferenceHost& agent_;
   ReferenceDriver& driver_;
-  std::atomic<uint64_t> next_waiter_{1};
+  std::atomic<uint64_t> next_wait_{1};
 };
 
 }  // namespace gradwire::rpc

@@ -1,5 +1,7 @@
 #include "gradwire/rpc/rref/owner_table.h"
 
+#include "gradwire/rpc/rref/index.h"
+
 // Messages about one fork may come over several connections in any order, and twice. A fork id is never used
 // again, so a delete that was seen once is final: deleted_ remembers it as long as an older message may still
 // come.
@@ -10,7 +12,8 @@ OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t 
   if (lost_.contains(holder)) return {};
   Entry& entry = entries_[rref];
   // The entry may be new, and the fork deleted before. Then free_if_unreferenced() removes the entry at once.
-  if (!deleted(fork, holder) && entry.forks.try_emplace(fork, holder).second) fork_counts_.add(holder);
+  if (!deleted(fork, holder) && entry.forks.try_emplace(fork, holder).second)
+    by_holder_[holder].insert({rref, fork});
   return free_if_unreferenced(rref);
 }
 
@@ -29,17 +32,12 @@ OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64
     if (deleted.size() > kMaxRemembered) deleted.erase(deleted.begin());
   }
   if (!known) return {};
-  fork_counts_.remove(found->second);
+  remove_from(by_holder_, found->second, Fork{rref, fork});
   entry->second.forks.erase(found);
   return free_if_unreferenced(rref);
 }
 
-void OwnerTable::forget_delete(const Id& fork, uint64_t holder) {
-  auto deleted = deleted_.find(holder);
-  if (deleted == deleted_.end()) return;
-  deleted->second.erase(fork);
-  if (deleted->second.empty()) deleted_.erase(deleted);
-}
+void OwnerTable::forget_delete(const Id& fork, uint64_t holder) { remove_from(deleted_, holder, fork); }
 
 void OwnerTable::lose_holder(uint64_t holder) {
   // The forks stay until the fence has ended. The remembered deletes are not needed: nothing is accepted from
@@ -49,21 +47,16 @@ void OwnerTable::lose_holder(uint64_t holder) {
 }
 
 OwnerTable::Freed OwnerTable::release_lost() {
-  if (unreleased_.empty()) return {};
-  // Collected first, because free_if_unreferenced() erases from entries_.
-  std::vector<Id> touched;
-  for (auto& [rref, entry] : entries_) {
-    if (absl::erase_if(entry.forks, [this](const auto& fork) { return unreleased_.contains(fork.second); }) >
-        0) {
-      touched.push_back(rref);
+  Freed freed;
+  for (uint64_t holder : unreleased_) {
+    const absl::flat_hash_set<Fork> forks = take_from(by_holder_, holder);
+    examined_ += forks.size();
+    for (const Fork& fork : forks) {
+      entries_.find(fork.rref)->second.forks.erase(fork.fork);
+      for (const Id& id : free_if_unreferenced(fork.rref)) freed.push_back(id);
     }
   }
-  for (uint64_t holder : unreleased_) fork_counts_.remove_all(holder);
   unreleased_.clear();
-  Freed freed;
-  for (const Id& rref : touched) {
-    for (const Id& id : free_if_unreferenced(rref)) freed.push_back(id);
-  }
   return freed;
 }
 
@@ -86,21 +79,13 @@ bool OwnerTable::deleted(const Id& fork, uint64_t holder) const {
   return deleted != deleted_.end() && deleted->second.contains(fork);
 }
 
-bool OwnerTable::has_forks_of(uint64_t holder) const {
-  for (const auto& [rref, entry] : entries_) {
-    for (const auto& [fork, by] : entry.forks) {
-      if (by == holder) return true;
-    }
-  }
-  return false;
-}
-
 std::vector<OwnerTable::Fork> OwnerTable::forks_of(uint64_t holder, uint64_t allocator) const {
   std::vector<Fork> forks;
-  for (const auto& [rref, entry] : entries_) {
-    for (const auto& [fork, by] : entry.forks) {
-      if (by == holder && fork.origin == allocator) forks.push_back({rref, fork});
-    }
+  auto held = by_holder_.find(holder);
+  if (held == by_holder_.end()) return forks;
+  examined_ += held->second.size();
+  for (const Fork& fork : held->second) {
+    if (fork.fork.origin == allocator) forks.push_back(fork);
   }
   return forks;
 }
@@ -109,6 +94,14 @@ std::size_t OwnerTable::remembered_deletes() const {
   std::size_t total = 0;
   for (const auto& [holder, forks] : deleted_) total += forks.size();
   return total;
+}
+
+bool OwnerTable::consistent() const {
+  decltype(by_holder_) by_holder;
+  for (const auto& [rref, entry] : entries_) {
+    for (const auto& [fork, holder] : entry.forks) by_holder[holder].insert({rref, fork});
+  }
+  return by_holder == by_holder_;
 }
 
 OwnerTable::Freed OwnerTable::free_if_unreferenced(const Id& rref) {

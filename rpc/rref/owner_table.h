@@ -8,7 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/limits/worker_counts.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 
 namespace gradwire::rpc {
@@ -25,6 +24,7 @@ namespace gradwire::rpc {
 //    has no effect, until no message that the holder sent earlier can arrive any more (settle).
 // 4. Only its holder deletes a fork.
 // 5. The forks of a lost holder stay until release_lost(): forks that it passed on may not be registered yet.
+// 6. An event of one holder takes time for its own forks only, however many others have.
 //
 // Not thread-safe.
 class OwnerTable {
@@ -34,6 +34,11 @@ class OwnerTable {
   struct Fork {
     Id rref;
     Id fork;
+    friend bool operator==(const Fork&, const Fork&) = default;
+    template <class H>
+    friend H AbslHashValue(H hash, const Fork& fork) {
+      return H::combine(std::move(hash), fork.rref, fork.fork);
+    }
   };
 
   // Records that `holder` (an incarnation) has the fork. Returns the RRef when the fork was deleted before
@@ -62,13 +67,20 @@ class OwnerTable {
   // Whether the delete of the fork is remembered.
   bool deleted(const Id& fork, uint64_t holder) const;
   bool lost(uint64_t holder) const { return lost_.contains(holder); }
-  bool has_forks_of(uint64_t holder) const;
+  bool has_forks_of(uint64_t holder) const { return by_holder_.contains(holder); }
   // Number of forks of this holder, in constant time.
-  std::size_t count_forks_of(uint64_t holder) const { return fork_counts_.count(holder); }
+  std::size_t count_forks_of(uint64_t holder) const {
+    auto forks = by_holder_.find(holder);
+    return forks == by_holder_.end() ? 0 : forks->second.size();
+  }
   // The forks of this holder whose ids were allocated by `allocator`.
   std::vector<Fork> forks_of(uint64_t holder, uint64_t allocator) const;
   std::size_t size() const { return entries_.size(); }
   std::size_t remembered_deletes() const;
+  // Number of forks that were examined so far in order to find those of a holder.
+  uint64_t examined() const { return examined_; }
+  // Whether the index of the holders agrees with the entries: always. It examines the whole table.
+  bool consistent() const;
   // Number of lost holders whose forks are still in the table.
   std::size_t unreleased() const { return unreleased_.size(); }
   // Calls visit(rref, holder, lost) for each fork and, with the holder 0, for each RRef without forks. Ends
@@ -84,7 +96,8 @@ class OwnerTable {
   }
   bool remembers(uint64_t holder) const { return deleted_.contains(holder); }
 
-  // Tables in the same state have the same hash. Used to explore states in tests.
+  // Tables in the same state have the same hash. Used to explore states in tests. by_holder_ follows from the
+  // entries.
   template <class H>
   friend H AbslHashValue(H hash, const OwnerTable& table) {
     return H::combine(std::move(hash), table.entries_, table.deleted_, table.lost_, table.unreleased_);
@@ -103,13 +116,14 @@ class OwnerTable {
   Freed free_if_unreferenced(const Id& rref);
 
   absl::flat_hash_map<Id, Entry> entries_;
-  // The forks of each holder in entries_.
-  WorkerCounts fork_counts_;
+  // The forks of each holder in entries_. A hostile holder may use one id for forks of several RRefs.
+  absl::flat_hash_map<uint64_t, absl::flat_hash_set<Fork>> by_holder_;
   // Holder -> its deleted forks whose add may still arrive. Ordered by age, since the counters of ids ascend.
   absl::flat_hash_map<uint64_t, std::set<Id>> deleted_;
   GoneWorkers lost_;
   // The lost holders whose forks are still in the table.
   absl::flat_hash_set<uint64_t> unreleased_;
+  mutable uint64_t examined_ = 0;
 };
 
 }  // namespace gradwire::rpc

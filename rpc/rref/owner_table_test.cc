@@ -193,6 +193,7 @@ TEST(OwnerTable, RandomOrdersFreeAValueOnlyWhenNobodyRefersToIt) {
       }
       for (uint64_t holder = 1; holder <= 3; ++holder)
         ASSERT_EQ(table.count_forks_of(holder), counts[holder]) << "seed " << seed;
+      ASSERT_TRUE(table.consistent()) << "seed " << seed;
     }
     for (Fork& fork : forks) {
       if (!lost.contains(fork.holder)) fork.deleted = true;
@@ -204,6 +205,36 @@ TEST(OwnerTable, RandomOrdersFreeAValueOnlyWhenNobodyRefersToIt) {
     for (uint64_t holder = 1; holder <= 3; ++holder) table.settle(holder);
     EXPECT_EQ(table.remembered_deletes(), 0u);
   }
+}
+
+TEST(OwnerTable, LossOfAHolderExaminesItsForksOnly) {
+  constexpr uint64_t kForks = 100'000;
+  OwnerTable table;
+  for (uint64_t i = 1; i <= kForks; ++i) table.add_fork({9, i}, {kHolderA, i}, kHolderA);
+  for (uint64_t i = 1; i <= 10; ++i) table.add_fork({9, i}, {kHolderB, i}, kHolderB);
+  EXPECT_TRUE(table.has_forks_of(kHolderB));
+  EXPECT_EQ(table.forks_of(kHolderB, kHolderB).size(), 10u);
+  EXPECT_EQ(table.forks_of(kHolderB, kHolderA).size(), 0u);
+  table.lose_holder(kHolderB);
+  EXPECT_TRUE(table.release_lost().empty());
+  EXPECT_EQ(table.examined(), 30u);
+  EXPECT_FALSE(table.has_forks_of(kHolderB));
+  EXPECT_TRUE(table.consistent());
+  EXPECT_EQ(table.size(), kForks);
+}
+
+// Only a hostile holder uses an id twice.
+TEST(OwnerTable, OneForkIdOfTwoRRefsIsTwoForks) {
+  OwnerTable table;
+  table.add_fork({9, 1}, {kHolderA, 1}, kHolderA);
+  table.add_fork({9, 2}, {kHolderA, 1}, kHolderA);
+  EXPECT_EQ(table.count_forks_of(kHolderA), 2u);
+  EXPECT_EQ(table.delete_fork({9, 1}, {kHolderA, 1}, kHolderA, true).size(), 1u);
+  EXPECT_TRUE(table.consistent());
+  table.lose_holder(kHolderA);
+  EXPECT_EQ(table.release_lost().size(), 1u);
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_TRUE(table.consistent());
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/rpc/link/goodbye.h"
 
 namespace gradwire::rpc {
 

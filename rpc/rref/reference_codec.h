@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/core/extension.h"
 #include "gradwire/rpc/link/arrivals.h"
 #include "gradwire/rpc/rref/reference_message.h"
 

@@ -7,10 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/threads/nested_callbacks.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/current_agent.h"
+#include "gradwire/rpc/core/current_agent.h"
 #include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/registry/server_call.h"
 #include "gradwire/rpc/rref/reference_codec.h"
 
 // Each event has three steps: change the tables under the lock (References decides), move out what the event
@@ -39,9 +41,34 @@ void take(const std::vector<Id>& forks, absl::flat_hash_map<Id, Promise<void>>& 
 
 }  // namespace
 
-ReferenceDriver::ReferenceDriver(ReferenceHost& agent, Settlement& settlement, const ReferenceBounds& bounds)
+ValueSlot::Waiters ReferenceDriver::Tables::take_waiters(ValueSlot& slot) {
+  waits -= slot.waiters.size();
+  return std::exchange(slot.waiters, {});
+}
+
+ValueSlot::Waiter* ReferenceDriver::Tables::find_waiter(const Id& rref, uint64_t number) {
+  auto slot = values.find(rref);
+  if (slot == values.end()) return nullptr;
+  auto waiter = slot->second.waiters.find(number);
+  return waiter == slot->second.waiters.end() ? nullptr : &waiter->second;
+}
+
+std::optional<ValueSlot::Waiter> ReferenceDriver::Tables::take_waiter(const Id& rref, uint64_t number) {
+  ValueSlot::Waiter* const found = find_waiter(rref, number);
+  if (found == nullptr) return std::nullopt;
+  ValueSlot::Waiter taken = std::move(*found);
+  auto slot = values.find(rref);
+  slot->second.waiters.erase(number);
+  --waits;
+  if (!slot->second.value.has_value() && slot->second.waiters.empty() && !references.owner().contains(rref))
+    values.erase(slot);
+  return taken;
+}
+
+ReferenceDriver::ReferenceDriver(ReferenceHost& agent, ArrivalOrder& arrival_order,
+                                 const ReferenceBounds& bounds)
     : agent_(agent),
-      settlement_(settlement),
+      arrival_order_(arrival_order),
       weak_agent_(agent.weak_agent()),
       tables_{References(agent.self().incarnation, bounds), {}, {}} {}
 
@@ -50,6 +77,7 @@ ReferenceDriver::Effects ReferenceDriver::take_locked(Actions actions) {
   for (const Id& rref : actions.freed) {
     auto slot = tables_.values.find(rref);
     if (slot == tables_.values.end()) continue;
+    effects.waiting_for_freed.merge(tables_.take_waiters(slot->second));
     effects.freed.push_back(std::move(slot->second));
     tables_.values.erase(slot);
   }
@@ -77,7 +105,9 @@ void ReferenceDriver::perform(Effects effects, const absl::Status& refusal) {
                                    : refusal);
   }
   for (const auto& reply : effects.answers) reply(ServiceReply());
-  if (!effects.freed.empty()) free_values(std::move(effects.freed));
+  call_back(std::move(effects.waiting_for_freed),
+            absl::NotFoundError("the RRef was freed: its last reference was destroyed"));
+  destroy(std::move(effects.freed));
   for (ReferenceMessage& message : effects.messages) send(std::move(message));
   for (uint64_t worker : effects.accused) agent_.on_accused(worker);
 }
@@ -95,11 +125,12 @@ bool ReferenceDriver::apply(absl::FunctionRef<void(Tables&, Actions&)> event, co
   return true;
 }
 
-// A user may hold a lock while a handle is destroyed, and sending may have to resolve a name and connect. So:
+// A user may hold a lock while a handle is destroyed, and sending takes locks of its own. So:
 // 1. Apply the event, under the lock.
 // 2. Perform its other effects on this thread.
 // 3. Send the messages on a thread of the executor.
 void ReferenceDriver::release(const Id& rref, const Id& fork) {
+  if (!mark_.here()) return;
   Effects effects;
   std::vector<ReferenceMessage> messages;
   {
@@ -125,15 +156,15 @@ void ReferenceDriver::release(const Id& rref, const Id& fork) {
   if (!agent_.executor()->post_clean(task, cost)) task();
 }
 
-void ReferenceDriver::free_values(std::vector<ValueSlot> slots) {
-  for (ValueSlot& slot : slots) {
-    for (ValueSlot::Waiter& waiter : slot.waiters) {
-      agent_.timers().cancel(waiter.timer);
-      waiter.found(absl::NotFoundError("the RRef was freed: its last reference was destroyed"));
-    }
-    slot.waiters.clear();
-  }
-  destroy(std::move(slots));
+void ReferenceDriver::call_back(ValueSlot::Waiters waiters, const absl::Status& reason) {
+  if (waiters.empty()) return;
+  for (const auto& [number, waiter] : waiters) agent_.timers().cancel(waiter.timer);
+  // A call that ends here may hold the last reference to another value, for which other calls wait.
+  run_nested(
+      [waiters = std::move(waiters), reason]() mutable {
+        for (auto& [number, waiter] : waiters) waiter.found(reason);
+      },
+      "the end of waits for a value");
 }
 
 template <class Slots>
@@ -164,7 +195,7 @@ void ReferenceDriver::send(ReferenceMessage message) {
   // The departures are read now, after every message with this fork was sent. Repetitions carry the same
   // ones.
   std::string body =
-      serialize(message, has_departures(message.kind) ? settlement_.departures(message.to) : Departures());
+      serialize(message, has_departures(message.kind) ? arrival_order_.departures(message.to) : Departures());
   agent_.call_service(*to, service, std::move(body), nullptr, {absl::InfiniteFuture(), /*repeat=*/true})
       .on_ready_inline([self = shared_from_this(),
                         message = std::move(message)](const absl::StatusOr<ServiceReply>& reply) {
@@ -217,9 +248,9 @@ void ReferenceDriver::serve(const ServiceCall& call) {
     MutexLock lock(mutex_);
     if (closed_) return;
     Actions actions;
-    // Under the lock, as in settled() below: the settlement must not change between this question and the
-    // entry that on_message() remembers because of the answer.
-    const bool settled = has_departures(message->kind) && settlement_.require(call.from.incarnation, sent);
+    // Under the lock, as in settled() below: the order of arrival must not change between this question and
+    // the entry that on_message() remembers because of the answer.
+    const bool settled = has_departures(message->kind) && arrival_order_.require(call.from.incarnation, sent);
     answer = tables_.references.on_message(call.from.incarnation, *message, settled, actions);
     // No earlier message of the sender can arrive, so what was remembered for such messages goes.
     if (settled) tables_.references.settle(call.from.incarnation);
@@ -284,7 +315,7 @@ void ReferenceDriver::link_restored(const Worker& worker) {
 void ReferenceDriver::settled(const Worker& worker) {
   apply([&](Tables& tables, Actions&) {
     // Asked again under the lock: since the event another message may have required more.
-    if (settlement_.settled(worker.incarnation)) tables.references.settle(worker.incarnation);
+    if (arrival_order_.settled(worker.incarnation)) tables.references.settle(worker.incarnation);
   });
 }
 
@@ -301,7 +332,7 @@ void ReferenceDriver::shutdown(const absl::Status& reason) {
     fences.swap(fences_asked_);
   }
   for (auto& [rref, slot] : ended.values) {
-    for (ValueSlot::Waiter& waiter : slot.waiters) waiter.found(reason);
+    call_back(std::exchange(slot.waiters, {}), reason);
   }
   for (auto& [fork, promise] : ended.unconfirmed) promise.set_error(reason);
   destroy(std::move(ended.values));
@@ -317,11 +348,25 @@ void ReferenceDriver::view(absl::FunctionRef<void(const Tables&)> visit) const {
   visit(tables_);
 }
 
+std::string ReferenceDriver::stream_of(const Id& rref) const {
+  OwnedValue stream;
+  view([&](const Tables& tables) {
+    const auto found = tables.values.find(rref);
+    if (found == tables.values.end()) return;
+    const std::optional<absl::StatusOr<OwnedValue>>& value = found->second.value;
+    if (!value || !value->ok() || (*value)->type == nullptr) return;
+    if ((*value)->type->stream_of != nullptr) stream = **value;
+  });
+  // Without the lock, because the stream has one of its own.
+  return stream.value == nullptr ? "" : stream.type->stream_of(stream.value.get());
+}
+
 void ReferenceDriver::count(AgentTables& tables) const {
   MutexLock lock(mutex_);
   const References& references = tables_.references;
   tables.owned_rrefs = std::max(references.owner().size(), tables_.values.size());
   tables.values = tables_.values.size();
+  tables.waits_for_values = tables_.waits;
   tables.held_forks = references.holder().forks();
   tables.unconfirmed_children = references.holder().children();
   tables.remembered_deletes = references.owner().remembered_deletes();

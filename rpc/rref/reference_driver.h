@@ -5,21 +5,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/core/extension.h"
+#include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/link/agent_tables.h"
-#include "gradwire/rpc/link/settlement.h"
+#include "gradwire/rpc/link/arrival_order.h"
 #include "gradwire/rpc/rref/owned_value.h"
 #include "gradwire/rpc/rref/reference_host.h"
 #include "gradwire/rpc/rref/references.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 
@@ -37,10 +38,20 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
     absl::flat_hash_map<Id, ValueSlot> values;
     // Fork -> the promise to complete when the owner has confirmed it.
     absl::flat_hash_map<Id, Promise<void>> unconfirmed;
+    // Number of waiters in `values`.
+    std::size_t waits = 0;
+
+    // All waiters of the slot, in the order of their arrival. It has none afterwards.
+    ValueSlot::Waiters take_waiters(ValueSlot& slot);
+    // nullptr if the wait has ended.
+    ValueSlot::Waiter* find_waiter(const Id& rref, uint64_t number);
+    // Also removes the slot, if there is nothing that would remove it later: no value, no waiter, and no
+    // reference to the RRef.
+    std::optional<ValueSlot::Waiter> take_waiter(const Id& rref, uint64_t number);
   };
 
-  // The agent and the settlement outlive it.
-  ReferenceDriver(ReferenceHost& agent, Settlement& settlement, const ReferenceBounds& bounds = {});
+  // The agent and the arrival_order outlive it.
+  ReferenceDriver(ReferenceHost& agent, ArrivalOrder& arrival_order, const ReferenceBounds& bounds = {});
 
   // Runs `event` with the lock held, then performs the actions without the lock. After shutdown it does
   // nothing and returns false. `refusal`: the error of forks that their owner will never confirm.
@@ -62,9 +73,11 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   // The worker was lost before this worker joined.
   void forget(uint64_t incarnation);
   void link_restored(const Worker& worker);
-  // Drops what is remembered for late messages of this worker, if the settlement says that no such message
+  // Drops what is remembered for late messages of this worker, if the ArrivalOrder says that no such message
   // can arrive any more.
   void settled(const Worker& worker);
+  // Calls waiters back that were taken out of the tables. Call without the lock.
+  void call_back(ValueSlot::Waiters waiters, const absl::Status& reason);
   // Ends all waits with `reason`, and destroys all values.
   void shutdown(const absl::Status& reason);
 
@@ -73,6 +86,8 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   std::size_t forks_of(uint64_t holder) const;
   // Calls `visit` with the lock held: it must be short, and must not call back.
   void view(absl::FunctionRef<void(const Tables&)> visit) const;
+  // The function whose stream this value is; empty if the value is not there, or is not a stream.
+  std::string stream_of(const Id& rref) const;
   // Number of messages that have not been answered.
   std::size_t messages_under_way() const { return under_way_.load(); }
   // nullptr while the agent is being destroyed.
@@ -82,6 +97,7 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   // The effects of an event. They are taken out of the tables under the lock, and performed without it.
   struct Effects {
     std::vector<ValueSlot> freed;
+    ValueSlot::Waiters waiting_for_freed;
     std::vector<Promise<void>> confirmed;
     std::vector<Promise<void>> refused;
     std::vector<ReferenceMessage> messages;
@@ -90,7 +106,6 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   };
   Effects take_locked(References::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void perform(Effects effects, const absl::Status& refusal);
-  void free_values(std::vector<ValueSlot> slots);
   // Destroys values on the executor, with this agent as the current one: they are objects of users, whose
   // destructors may make calls.
   template <class Slots>
@@ -102,8 +117,9 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   void answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply);
 
   ReferenceHost& agent_;
-  Settlement& settlement_;
+  ArrivalOrder& arrival_order_;
   const std::weak_ptr<Agent> weak_agent_;
+  const ProcessMark mark_;
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -4,12 +4,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/agent/extension.h"
-#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/core/extension.h"
+#include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
 

@@ -13,8 +13,8 @@ void ReferencePeers::join(uint64_t member) {
 bool ReferencePeers::lose(uint64_t member) {
   if (member == self_ || !lost_.insert(member)) return false;
   members_.erase(member);
-  absl::erase_if(outbox_, [member](const auto& entry) { return entry.second.to == member; });
-  unacknowledged_.remove_all(member);
+  total_unacknowledged_ -= count_unacknowledged(member);
+  outbox_.erase(member);
   return true;
 }
 
@@ -22,7 +22,7 @@ void ReferencePeers::post(ReferenceMessage message, ReferenceActions& actions) {
   // Nobody would answer, and no later event would remove the message.
   if (lost_.contains(message.to)) return;
   // A message with the same key replaces the one before, as a fence with a higher round does.
-  if (outbox_.insert_or_assign(key_of(message), message).second) unacknowledged_.add(message.to);
+  if (outbox_[message.to].insert_or_assign(key_of(message), message).second) ++total_unacknowledged_;
   actions.send.push_back(std::move(message));
 }
 
@@ -40,19 +40,34 @@ void ReferencePeers::post_deletes(const HolderTable::Deletes& deletes, Reference
 bool ReferencePeers::take_answered(const ReferenceMessage& message) {
   // A message may be answered twice, because it is repeated. Only the first answer counts, and only for the
   // round that is in the outbox.
-  auto sent = outbox_.find(key_of(message));
-  if (sent == outbox_.end() || sent->second.round != message.round) return false;
-  unacknowledged_.remove(message.to);
-  outbox_.erase(sent);
+  auto messages = outbox_.find(message.to);
+  if (messages == outbox_.end()) return false;
+  auto sent = messages->second.find(key_of(message));
+  if (sent == messages->second.end() || sent->second.round != message.round) return false;
+  --total_unacknowledged_;
+  messages->second.erase(sent);
+  if (messages->second.empty()) outbox_.erase(messages);
   return true;
 }
 
 std::vector<ReferenceMessage> ReferencePeers::unacknowledged(uint64_t to) const {
   std::vector<ReferenceMessage> messages;
-  for (const auto& [key, message] : outbox_) {
-    if (message.to == to) messages.push_back(message);
-  }
+  auto unanswered = outbox_.find(to);
+  if (unanswered == outbox_.end()) return messages;
+  for (const auto& [key, message] : unanswered->second) messages.push_back(message);
   return messages;
+}
+
+bool ReferencePeers::consistent() const {
+  std::size_t total = 0;
+  for (const auto& [to, messages] : outbox_) {
+    if (messages.empty()) return false;
+    total += messages.size();
+    for (const auto& [key, message] : messages) {
+      if (message.to != to || key_of(message) != key) return false;
+    }
+  }
+  return total == total_unacknowledged_;
 }
 
 }  // namespace gradwire::rpc

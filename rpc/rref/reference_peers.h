@@ -2,14 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/limits/worker_counts.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 #include "gradwire/rpc/rref/holder_table.h"
 #include "gradwire/rpc/rref/reference_actions.h"
@@ -42,9 +40,14 @@ class ReferencePeers {
   bool take_answered(const ReferenceMessage& message);
   // The messages to `to` without an answer, to be sent again.
   std::vector<ReferenceMessage> unacknowledged(uint64_t to) const;
-  std::size_t unacknowledged() const { return outbox_.size(); }
+  std::size_t unacknowledged() const { return total_unacknowledged_; }
   // Number of messages to `to` without an answer, in constant time.
-  std::size_t count_unacknowledged(uint64_t to) const { return unacknowledged_.count(to); }
+  std::size_t count_unacknowledged(uint64_t to) const {
+    auto messages = outbox_.find(to);
+    return messages == outbox_.end() ? 0 : messages->second.size();
+  }
+  // Whether the numbers agree with the messages: always. It examines all of them.
+  bool consistent() const;
   // Whether this number is below the maximum.
   bool answers(uint64_t to) const { return count_unacknowledged(to) < max_unacknowledged_; }
 
@@ -55,17 +58,18 @@ class ReferencePeers {
   }
 
  private:
-  using Key = std::tuple<ReferenceMessage::Kind, uint64_t, Id>;
-  static Key key_of(const ReferenceMessage& message) { return {message.kind, message.to, message.fork}; }
+  using Key = std::pair<ReferenceMessage::Kind, Id>;
+  static Key key_of(const ReferenceMessage& message) { return {message.kind, message.fork}; }
 
   uint64_t self_;
   std::size_t max_unacknowledged_;
   // All members but this worker.
   absl::flat_hash_set<uint64_t> members_;
   GoneWorkers lost_;
-  absl::flat_hash_map<Key, ReferenceMessage> outbox_;
-  // The messages to each receiver in outbox_.
-  WorkerCounts unacknowledged_;
+  // The messages to each receiver. An entry is never empty.
+  absl::flat_hash_map<uint64_t, absl::flat_hash_map<Key, ReferenceMessage>> outbox_;
+  // Number of messages in outbox_.
+  std::size_t total_unacknowledged_ = 0;
 };
 
 }  // namespace gradwire::rpc

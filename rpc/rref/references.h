@@ -2,20 +2,146 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/rref/holder_table.h"
 #include "gradwire/rpc/rref/owner_table.h"
 #include "gradwire/rpc/rref/reference_actions.h"
-#include "gradwire/rpc/rref/reference_bounds.h"
-#include "gradwire/rpc/rref/reference_fences.h"
 #include "gradwire/rpc/rref/reference_message.h"
 #include "gradwire/rpc/rref/reference_peers.h"
-#include "gradwire/rpc/rref/revocations.h"
 
 namespace gradwire::rpc {
+
+// How much one other worker can make this worker keep by the references that it sends. For example, the owner
+// of what it sends is an accomplice that never answers.
+struct ReferenceBounds {
+  // Maximum number of forks that this worker holds because the other worker gave them.
+  std::size_t forks = std::numeric_limits<std::size_t>::max();
+  // Maximum number of messages to the other worker that wait for its answer. Above it, the references that it
+  // sends, and those to its values, are declined.
+  std::size_t messages = std::numeric_limits<std::size_t>::max();
+};
+
+// The revocation of references in messages (ReferenceMessage::Kind::kRevoke). The sharer does not revoke a
+// reference whose message has not been sent yet. The receiver refuses a reference that was revoked before it
+// arrived; it remembers the newest kMax revocations of each sharer. A pure state machine. Not thread-safe.
+class Revocations {
+ public:
+  static constexpr std::size_t kMax = 65536;
+
+  // ---- The sharer's side.
+
+  // begin(): the message with the reference `child` is being made. end(): it was sent, or never will be.
+  void begin(const Id& child) { unsent_.insert(child); }
+  void end(const Id& child) { unsent_.erase(child); }
+  bool is_unsent(const Id& child) const { return unsent_.contains(child); }
+  std::size_t unsent() const { return unsent_.size(); }
+
+  // ---- The receiver's side.
+
+  void revoke(uint64_t sharer, const Id& child) {
+    std::set<Id>& revoked = revoked_[sharer];
+    revoked.insert(child);
+    if (revoked.size() > kMax) revoked.erase(revoked.begin());
+  }
+  // No message that the sharer sent before can arrive any more.
+  void forget(uint64_t sharer) { revoked_.erase(sharer); }
+  bool is_revoked(uint64_t sharer, const Id& child) const {
+    auto found = revoked_.find(sharer);
+    return found != revoked_.end() && found->second.contains(child);
+  }
+  bool remembers(uint64_t sharer) const { return revoked_.contains(sharer); }
+  std::size_t revoked() const {
+    std::size_t total = 0;
+    for (const auto& [sharer, children] : revoked_) total += children.size();
+    return total;
+  }
+
+  // Tables in the same state have the same hash. Used to explore states in tests.
+  template <class H>
+  friend H AbslHashValue(H hash, const Revocations& revocations) {
+    return H::combine(std::move(hash), revocations.unsent_, revocations.revoked_);
+  }
+
+ private:
+  absl::flat_hash_set<Id> unsent_;
+  // Sharer -> its revoked children. Ordered by age, since the counters of ids ascend.
+  absl::flat_hash_map<uint64_t, std::set<Id>> revoked_;
+};
+
+// The fences of one worker (docs/rref.md, "Deaths"): its own fence, and the fences of others that it cannot
+// answer yet. A pure state machine.
+//
+// 1. The worker's own fence is due when something is kept because of a lost worker.
+// 2. It runs when the log has the ends of all lost workers. Then all members are asked.
+// 3. Another loss starts it again.
+// 4. It ends when all members that were asked have answered.
+//
+// Not thread-safe.
+class ReferenceFences {
+ public:
+  // `member` was just lost. `keeps`: something is kept because of it.
+  void lose(uint64_t member, bool keeps, ReferencePeers& peers, ReferenceActions& actions);
+  // The log has the end of `member`. Returns true when this started the fence.
+  bool agree(uint64_t member, ReferencePeers& peers, ReferenceActions& actions);
+  // The receiver of `fence` has answered it. Returns true when this answer was awaited.
+  bool take_answer(const ReferenceMessage& fence);
+
+  // `asker` asks this worker. nullopt: the answer follows from end_ready().
+  std::optional<ReferenceMessage::Answer> ask(uint64_t asker, const ReferenceMessage& fence,
+                                              const ReferencePeers& peers, ReferenceActions& actions);
+  // Ends this worker's fence, and answers the fences of others, if that is possible now. Returns true when
+  // this worker's fence has ended: then what is kept because of lost workers may be dropped.
+  bool end_ready(const HolderTable& holder, const GoneWorkers& lost, ReferenceActions& actions);
+
+  // Whether something is kept because of lost workers.
+  bool due() const { return due_; }
+  // Whether the other members are being asked.
+  bool running() const { return running_; }
+  uint64_t round() const { return round_; }
+  // Number of fences of others that cannot be answered yet.
+  std::size_t unanswered() const { return asked_.size(); }
+  // Number of lost workers whose fence has not started.
+  std::size_t unfenced() const { return unfenced_.size() + agreed_.size(); }
+
+  // Fences in the same state have the same hash. Used to explore states in tests.
+  template <class H>
+  friend H AbslHashValue(H hash, const ReferenceFences& fences) {
+    const ReferenceFences& f = fences;
+    return H::combine(std::move(hash), f.due_, f.running_, f.unfenced_, f.agreed_, f.round_, f.waiting_for_,
+                      f.asked_);
+  }
+
+ private:
+  void start(ReferencePeers& peers, ReferenceActions& actions);
+
+  bool due_ = false;
+  bool running_ = false;
+  // Lost workers whose end has not been read in the log, so that the set of members is not certain.
+  absl::flat_hash_set<uint64_t> unfenced_;
+  // Workers whose end has been read in the log, but whose loss has not been reported by the other thread yet.
+  absl::flat_hash_set<uint64_t> agreed_;
+  uint64_t round_ = 0;
+  absl::flat_hash_set<uint64_t> waiting_for_;
+
+  // Fences of others that wait for this worker: asker -> round and dead workers.
+  struct Asked {
+    uint64_t round = 0;
+    std::vector<uint64_t> dead;
+    template <class H>
+    friend H AbslHashValue(H hash, const Asked& asked) {
+      return H::combine(std::move(hash), asked.round, asked.dead);
+    }
+  };
+  absl::flat_hash_map<uint64_t, Asked> asked_;
+};
 
 // The reference protocol of one worker: a pure state machine that takes events and returns Actions.
 // docs/rref.md has the rules and the argument that they suffice. The machine knows the values that this

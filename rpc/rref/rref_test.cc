@@ -9,11 +9,10 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -240,14 +239,9 @@ TEST(RRef, DeletesAreForgottenWhenNothingOlderCanCome) {
 // Drops every request that would construct a value.
 RpcBackendOptions without_constructors() {
   RpcBackendOptions options;
-  options.hooks = wrap_transports([](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [](transport::Direction, const transport::Message& message) -> transport::Fault {
-          proto::Envelope envelope;
-          const bool constructs =
-              envelope.ParseFromString(message.header) && envelope.request().has_constructor();
-          return {constructs ? transport::Fault::Kind::kDrop : transport::Fault::Kind::kDeliver};
-        });
+  options.hooks = testing::outgoing_faults([](const proto::Envelope& envelope) {
+    return envelope.request().has_constructor() ? transport::Fault::Kind::kDrop
+                                                : transport::Fault::Kind::kDeliver;
   });
   return options;
 }
@@ -276,18 +270,12 @@ TEST(RRef, DroppedHandleSendsNothingOnItsThread) {
   Mutex mutex;
   std::vector<std::thread::id> senders;
   RpcBackendOptions options;
-  options.hooks = wrap_transports([&](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner),
-        [&](transport::Direction direction, const transport::Message& message) -> transport::Fault {
-          proto::Envelope envelope;
-          if (direction == transport::Direction::kOutgoing && envelope.ParseFromString(message.header) &&
-              envelope.has_request()) {
-            MutexLock lock(mutex);
-            senders.push_back(std::this_thread::get_id());
-          }
-          return {};
-        });
+  options.hooks = testing::outgoing_faults([&](const proto::Envelope& envelope) {
+    if (envelope.has_request()) {
+      MutexLock lock(mutex);
+      senders.push_back(std::this_thread::get_id());
+    }
+    return transport::Fault::Kind::kDeliver;
   });
   testing::Group group(2, options);
   RRef<int64_t> rref = group[0]->remote<&identity>("worker1", 42);

@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/threads/nested_callbacks.h"
 #include "gradwire/rpc/limits/limit_refusals.h"
+#include "gradwire/rpc/registry/server_call.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -23,22 +25,84 @@ ReferenceBounds bounds(const HoldLimit& limit) {
 
 }  // namespace
 
+uint64_t CallsBeforeCreation::add() {
+  MutexLock lock(mutex_);
+  if (created_) return 0;
+  calls_.emplace(next_, End());
+  return next_++;
+}
+
+void CallsBeforeCreation::sent(uint64_t call, End end) {
+  absl::Status failed;
+  {
+    MutexLock lock(mutex_);
+    auto found = calls_.find(call);
+    if (found == calls_.end()) return;
+    if (!created_) {
+      found->second = std::move(end);
+      return;
+    }
+    failed = *created_;
+    calls_.erase(found);
+  }
+  if (!failed.ok()) end(failed);
+}
+
+void CallsBeforeCreation::remove(uint64_t call) {
+  End removed;  // Destroyed outside the lock.
+  MutexLock lock(mutex_);
+  auto found = calls_.find(call);
+  if (found == calls_.end()) return;
+  removed = std::move(found->second);
+  calls_.erase(found);
+}
+
+// Calls that are being sent stay in the table: sent() ends them.
+void CallsBeforeCreation::created(const absl::Status& status) {
+  std::vector<End> ends;
+  {
+    MutexLock lock(mutex_);
+    created_ = status;
+    for (auto call = calls_.begin(); call != calls_.end();) {
+      if (call->second == nullptr) {
+        ++call;
+      } else {
+        ends.push_back(std::move(call->second));
+        call = calls_.erase(call);
+      }
+    }
+  }
+  if (status.ok()) return;
+  // The result of such a call may be the object of further calls.
+  run_nested(
+      [ends = std::move(ends), status]() mutable {
+        for (End& end : ends) end(status);
+      },
+      "the end of calls on a failed creation");
+}
+
+std::size_t CallsBeforeCreation::size() const {
+  MutexLock lock(mutex_);
+  return calls_.size();
+}
+
 // The service is held weakly, because handles are objects of the user and may outlive the agent. Its tables
 // are gone then, and nothing needs to be released.
 RRefHandle::~RRefHandle() {
-  const std::shared_ptr<RRefService> service = parts_.service.lock();
-  if (service != nullptr) service->driver().release(parts_.rref, parts_.fork);
+  const std::shared_ptr<RRefService> service = state_.service.lock();
+  if (service == nullptr) return;
+  run_contained("releasing a reference", [&] { service->driver().release(state_.rref, state_.fork); });
 }
 
 std::shared_ptr<Agent> RRefHandle::agent() const {
-  const std::shared_ptr<RRefService> service = parts_.service.lock();
+  const std::shared_ptr<RRefService> service = state_.service.lock();
   return service == nullptr ? nullptr : service->agent();
 }
 
-RRefService::RRefService(ReferenceHost& agent, Settlement& settlement, const HoldLimit& limit)
+RRefService::RRefService(ReferenceHost& agent, ArrivalOrder& arrival_order, const HoldLimit& limit)
     : agent_(agent),
       limit_(limit),
-      driver_(std::make_shared<ReferenceDriver>(agent, settlement, bounds(limit))),
+      driver_(std::make_shared<ReferenceDriver>(agent, arrival_order, bounds(limit))),
       values_(agent, *driver_) {}
 
 bool RRefService::limits(const Worker& worker) const {
@@ -60,7 +124,7 @@ std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const 
   driver_->apply([&](Tables& tables, Actions&) { tables.references.own(rref); });
   values_.set(rref, OwnedValue{std::move(value), type, nullptr, nullptr});
   return std::make_shared<RRefHandle>(
-      RRefHandle::Parts{weak_from_this(), rref, Id(), agent_.self(), type->name(), ready(), ready()});
+      RRefHandle::State{weak_from_this(), rref, Id(), agent_.self(), type->name(), ready(), ready()});
 }
 
 absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owner, const std::string& type,
@@ -69,6 +133,13 @@ absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owne
   const Id fork = agent_.next_id();
   const bool here = owner == agent_.self();
   Promise<void> confirmed(agent_.executor());
+  auto early_calls = std::make_shared<CallsBeforeCreation>();
+  created.future().on_ready_inline(
+      [early_calls](const absl::Status& status) { early_calls->created(status); });
+  // Made before the entry in the table, which nobody would release without it.
+  auto handle = std::make_shared<RRefHandle>(
+      RRefHandle::State{weak_from_this(), rref, here ? Id() : fork, owner, type, created.future(),
+                        here ? ready() : confirmed.future(), std::move(early_calls)});
   bool lost = false;
   const bool open = driver_->apply([&](Tables& tables, Actions&) {
     if (here) {
@@ -85,10 +156,7 @@ absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owne
   if (lost)
     confirmed.set_error(absl::UnavailableError(absl::StrCat(
         "cannot create an RRef: its owner, worker \"", owner.name, "\", has left or was declared dead")));
-  return Remote{
-      std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, here ? Id() : fork, owner, type,
-                                                     created.future(), here ? ready() : confirmed.future()}),
-      fork};
+  return Remote{std::move(handle), fork};
 }
 
 // The order matters on a worker that is not the owner:

@@ -7,17 +7,17 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/proto/value.pb.h"
-#include "gradwire/rpc/agent/extension.h"
-#include "gradwire/rpc/link/settlement.h"
+#include "gradwire/rpc/core/extension.h"
+#include "gradwire/rpc/core/worker.h"
+#include "gradwire/rpc/link/arrival_order.h"
 #include "gradwire/rpc/rref/handle.h"
 #include "gradwire/rpc/rref/owned_values.h"
 #include "gradwire/rpc/rref/reference_codec.h"
 #include "gradwire/rpc/rref/reference_driver.h"
 #include "gradwire/rpc/rref/reference_host.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 
@@ -36,8 +36,8 @@ struct HoldLimit {
 // it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
-  // The agent and the settlement outlive the service.
-  RRefService(ReferenceHost& agent, Settlement& settlement, const HoldLimit& limit = {});
+  // The agent and the arrival_order outlive the service.
+  RRefService(ReferenceHost& agent, ArrivalOrder& arrival_order, const HoldLimit& limit = {});
 
   OwnedValues& values() { return values_; }
   ReferenceDriver& driver() { return *driver_; }

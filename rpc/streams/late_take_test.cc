@@ -6,16 +6,15 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/stream.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 // A take that its reader has chosen, and sends only after the stream has ended.
 namespace gradwire::rpc {
@@ -75,15 +74,9 @@ TEST(LateTake, IsNotCancelledAndKeepsNoOtherWaiting) {
   ASSERT_TRUE(installed);
   std::atomic<int> cancels{0};
   RpcBackendOptions options;
-  options.hooks = wrap_transports([&cancels](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [&cancels](transport::Direction direction, const transport::Message& message) {
-          proto::Envelope envelope;
-          if (direction == transport::Direction::kOutgoing && envelope.ParseFromString(message.header) &&
-              envelope.has_cancel())
-            ++cancels;
-          return transport::Fault{transport::Fault::Kind::kDeliver};
-        });
+  options.hooks = testing::outgoing_faults([&cancels](const proto::Envelope& envelope) {
+    if (envelope.has_cancel()) ++cancels;
+    return transport::Fault::Kind::kDeliver;
   });
   testing::Group group(2, options);
   // The first takes are sent here.

@@ -10,11 +10,11 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/function_traits.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/callee/registry.h"
-#include "gradwire/rpc/callee/serve.h"
-#include "gradwire/rpc/callee/server_call.h"
-#include "gradwire/rpc/callee/type_ops.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/registry/registry.h"
+#include "gradwire/rpc/registry/serve.h"
+#include "gradwire/rpc/registry/server_call.h"
+#include "gradwire/rpc/registry/type_ops.h"
 #include "gradwire/rpc/streams/stream_batch.h"
 #include "gradwire/rpc/streams/stream_coroutine.h"
 #include "gradwire/rpc/streams/stream_source.h"
@@ -36,10 +36,11 @@ inline constexpr bool kIsStream<Stream<T>> = true;
 template <class T>
 const TypeOps* stream_ops() {
   static const TypeOps ops = {
-      [] { return stream_type(codec_type_name<T>()); },
-      nullptr,
-      [] { return false; },
-      []() -> const std::type_info& { return typeid(StreamOwner); },
+      .name = [] { return stream_type(codec_type_name<T>()); },
+      .encode = nullptr,
+      .id = []() -> const std::type_info& { return typeid(StreamOwner); },
+      .stream_of =
+          [](const void* value) { return static_cast<const StreamOwner*>(value)->source().callee(); },
   };
   return &ops;
 }

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "gradwire/rpc/streams/read_window.h"
+#include "gradwire/rpc/streams/stream_reader.h"
 
 namespace gradwire::rpc {
 namespace {

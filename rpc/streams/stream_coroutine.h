@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/rpc/streams/stream_source.h"
 
 // Coroutines that return a Stream. They are lazy: the body starts with the first take. They run on the
@@ -21,8 +21,9 @@ namespace stream_internal {
 template <class>
 inline constexpr bool kNever = false;
 
-// co_await of a Future inside a stream. In contrast to the awaiter of base/future_coroutine.h the frame may
-// be destroyed while it is suspended here: the callback of the future knows the source and not the frame.
+// co_await of a Future inside a stream. In contrast to the awaiter of base/futures/future_coroutine.h the
+// frame may be destroyed while it is suspended here: the callback of the future knows the source and not the
+// frame.
 template <class U>
 class StreamAwaiter {
  public:
@@ -37,7 +38,8 @@ class StreamAwaiter {
     const Future<U> future = future_;
     const std::weak_ptr<StreamSource> weak = source_.weak_from_this();
     const uint64_t await = source_.suspended_at_await();
-    future.on_ready_inline([weak, await](const auto&) {
+    // The completing thread must not read the value: that may decode it.
+    future_internal::StateAccess::of(future)->on_done_inline([weak, await] {
       if (const std::shared_ptr<StreamSource> source = weak.lock()) source->resume_await(await);
     });
   }

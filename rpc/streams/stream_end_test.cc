@@ -10,18 +10,18 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/stream.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 // How streams end early: cancellation, deadlines, death of either side, hostile takes. And how far a producer
 // runs ahead.
@@ -38,6 +38,8 @@ struct Probe {
   std::atomic<int> cancelled_contexts{0};
   Promise<void> gate;
   Mutex mutex;
+  // The reason with which the token of a coroutine has fired.
+  absl::Status cancel_reason ABSL_GUARDED_BY(mutex);
   absl::Status write_ended ABSL_GUARDED_BY(mutex);
   std::thread writer ABSL_GUARDED_BY(mutex);
 
@@ -52,6 +54,10 @@ struct Probe {
   absl::Status ended() {
     MutexLock lock(mutex);
     return write_ended;
+  }
+  absl::Status reason() {
+    MutexLock lock(mutex);
+    return cancel_reason;
   }
 };
 Probe& probe(int64_t id) {
@@ -90,9 +96,14 @@ GRADWIRE_RPC(endless_text)
 // Yields `before` items, then waits for the gate.
 Stream<int64_t> waits(int64_t id, int64_t before) {
   Alive alive(probe(id));
-  const auto noticed =
-      CallContext::current()->cancellation().on_cancelled([id] { ++probe(id).cancelled_contexts; });
-  (void)noticed;
+  const CancellationToken token = CallContext::current()->cancellation();
+  token.on_cancelled([id, token] {
+    {
+      MutexLock lock(probe(id).mutex);
+      probe(id).cancel_reason = token.reason();
+    }
+    ++probe(id).cancelled_contexts;
+  });
   for (int64_t i = 0; i < before; ++i) co_yield i;
   co_await probe(id).gate.future();
   co_yield before;
@@ -138,6 +149,15 @@ struct SerialModel {
 GRADWIRE_RPC_SERIAL_CLASS(SerialModel)
 GRADWIRE_RPC_METHOD(SerialModel, generate)
 
+// Methods that make the streams above.
+struct Machine {
+  Stream<int64_t> run(int64_t id) { return endless(id); }
+  Stream<int64_t> wait(int64_t id) { return waits(id, 0); }
+};
+GRADWIRE_RPC_CLASS(Machine)
+GRADWIRE_RPC_METHOD(Machine, run)
+GRADWIRE_RPC_METHOD(Machine, wait)
+
 void expect_no_producer(int64_t id) {
   EXPECT_TRUE(eventually([&] { return probe(id).living == 0; }, absl::Seconds(30)));
 }
@@ -159,6 +179,21 @@ TEST(StreamFlow, ProducerStopsAtTheWindow) {
     for (int64_t i = 0; i < 1'000; ++i) {
       ASSERT_EQ(stream.next(), i);
       // The window, the items that were read, and the one that the coroutine makes.
+      ASSERT_LE(probe(id).produced, i + 1 + 4 + 1);
+    }
+  }
+  expect_no_producer(id);
+  group.expect_empty();
+}
+
+TEST(StreamFlow, MethodStopsAtTheWindow) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    const RRef<Machine> machine = group[0]->remote<Machine>("worker1");
+    RemoteStream<int64_t> stream = rpc_stream<&Machine::run>(StreamObject(machine, {.window_items = 4}), id);
+    for (int64_t i = 0; i < 100; ++i) {
+      ASSERT_EQ(stream.next(), i);
       ASSERT_LE(probe(id).produced, i + 1 + 4 + 1);
     }
   }
@@ -239,6 +274,8 @@ TEST(StreamCancel, CoroutineThatAwaitsIsDestroyedAtOnce) {
   }
   expect_no_producer(id);
   EXPECT_EQ(probe(id).cancelled_contexts, 1);
+  EXPECT_EQ(probe(id).reason().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(probe(id).reason().message()), HasSubstr("the reader of the stream is gone"));
   // The future that it awaited completes later.
   probe(id).gate.set_value();
   group.expect_empty();
@@ -303,6 +340,50 @@ TEST(StreamDeadline, TotalTimeoutBoundsTheStream) {
   expect_no_producer(id);
 }
 
+// Its items have arrived, so it need not wait.
+TEST(StreamDeadline, TotalTimeoutEndsAStreamForWhichNobodyWaits) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&endless>(
+      StreamDestination("worker1", {.window_items = 4, .total_timeout = absl::Seconds(4)}), id);
+  EXPECT_TRUE(eventually([&] { return probe(id).produced > 0; }));
+  expect_no_producer(id);
+  const absl::Status status = status_of([&] { stream.next(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("total timeout"));
+}
+
+TEST(StreamDeadline, TimeoutOfAReferenceBoundsTheWaitForAnItem) {
+  RpcBackendOptions options;
+  options.rpc_timeout = absl::Seconds(20);
+  testing::Group group(2, options);
+  const int64_t id = new_probe();
+  {
+    const RRef<Machine> machine = group[0]->remote<Machine>("worker1");
+    RemoteStream<int64_t> stream =
+        rpc_stream<&Machine::wait>(machine.with_timeout(absl::Milliseconds(500)), id);
+    const absl::Time begun = absl::Now();
+    const absl::Status status = status_of([&] { stream.next(); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Machine::wait"));
+    EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+    expect_no_producer(id);
+  }
+  group.expect_empty();
+}
+
+TEST(StreamDeadline, TotalTimeoutBoundsTheStreamOfAMethod) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  const RRef<Machine> machine = group[0]->remote<Machine>("worker1");
+  RemoteStream<int64_t> stream =
+      rpc_stream<&Machine::wait>(StreamObject(machine, {.total_timeout = absl::Milliseconds(500)}), id);
+  const absl::Status status = status_of([&] { stream.next(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("total timeout"));
+  expect_no_producer(id);
+}
+
 TEST(StreamDeath, ReaderThatDiesCancelsAWaitingProducer) {
   testing::Group group(2);
   const int64_t id = new_probe();
@@ -338,8 +419,29 @@ TEST(StreamDeath, ProducerThatDiesEndsTheStreamAfterItsItems) {
   Future<std::optional<int64_t>> item = stream.next_async();
   group.kill(1);
   const absl::Status status = item.result().status();
-  EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_EQ(status_of([&] { stream.next(); }).code(), status.code());
+  expect_no_producer(id);
+}
+
+// The reader is there: it must not be blamed for the end.
+TEST(StreamDeath, ProducerThatShutsDownIsNamedByTheReader) {
+  RpcBackendOptions options;
+  options.num_worker_threads = 1;
+  testing::Group group(2, options);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 1);
+  EXPECT_EQ(stream.next(), 0);
+  Future<std::optional<int64_t>> item = stream.next_async();
+  // The calls come behind the takes, and one thread runs both, so the takes wait when the shutdown begins.
+  work_meanwhile(group[0], "worker1");
+  group.kill(1);
+  ASSERT_TRUE(eventually([&] { return probe(id).cancelled_contexts == 1; }));
+  EXPECT_EQ(probe(id).reason(), absl::UnavailableError("worker \"worker1\" has shut down"));
+  const absl::Status status = item.result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker \"worker1\""));
+  EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("reader")));
   expect_no_producer(id);
 }
 
@@ -351,6 +453,30 @@ TEST(StreamDeath, OwnShutdownEndsTheStream) {
   group.kill(0);
   EXPECT_FALSE(status_of([&] { stream.next(); }).ok());
   expect_no_producer(id);
+}
+
+TEST(StreamDeath, GracefulShutdownThatTimesOutNamesTheFunctionOfTheStreamOnce) {
+  for (const std::size_t rank : {0, 1}) {
+    testing::Group group(2);
+    const int64_t id = new_probe();
+    RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 1);
+    EXPECT_EQ(stream.next(), 0);
+    Future<std::optional<int64_t>> item = stream.next_async();
+    ASSERT_TRUE(eventually([&] { return group[1]->tables().served_calls > 1; }));
+    const absl::Status status =
+        status_of([&] { group[rank]->shutdown(/*graceful=*/true, absl::Milliseconds(200)); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(
+        std::string(status.message()),
+        ::testing::ContainsRegex(rank == 0 ? "the stream of \"[^\"]*waits\" on worker \"worker1\" \\(.*times"
+                                           : "the stream of \"[^\"]*waits\", which worker \"worker0\" "
+                                             "reads \\(.*times"));
+    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(status.message(), "the stream of")).size(), 2u)
+        << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr(".take")));
+    group.kill(1 - rank);
+    expect_no_producer(id);
+  }
 }
 
 // docs/streams.md: the shutdown waits for the stream, as for any call.
@@ -379,15 +505,9 @@ TEST(StreamDeath, GracefulShutdownWaitsForAnOpenStream) {
 // The function is not repeated: a part of its items may have been read.
 TEST(StreamDeath, BrokenConnectionEndsTheStreamAndItsProducer) {
   RpcBackendOptions options;
-  options.hooks = wrap_transports([](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [](transport::Direction direction, const transport::Message& message) {
-          proto::Envelope envelope;
-          const bool cuts = direction == transport::Direction::kOutgoing &&
-                            envelope.ParseFromString(message.header) &&
-                            absl::EndsWith(envelope.request().function(), "cut");
-          return transport::Fault{cuts ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver};
-        });
+  options.hooks = testing::outgoing_faults([](const proto::Envelope& envelope) {
+    return absl::EndsWith(envelope.request().function(), "cut") ? transport::Fault::Kind::kCut
+                                                                : transport::Fault::Kind::kDeliver;
   });
   testing::Group group(2, options);
   const int64_t id = new_probe();
@@ -436,7 +556,7 @@ absl::Status take(const std::shared_ptr<Agent>& agent, const RRefHandle& target,
   OutgoingCall call(agent->caller(), Destination::incarnation_of(target.owner()), method->name);
   call.request().set_method(method->name);
   call.request().set_signature(method->signature_hash);
-  call_internal::set_target(call, target);
+  to_proto(target.rref(), *call.request().mutable_target());
   call.add_argument<uint64_t>(sequence);
   call.add_argument<uint64_t>(items);
   call.add_argument<uint64_t>(bytes);
@@ -507,7 +627,7 @@ TEST(StreamHostile, StreamIsNotAValue) {
     const std::shared_ptr<RRefHandle> stream = open<&endless>(group[0], "worker1", id);
     OutgoingCall call(group[0]->caller(), "worker1", "to_here");
     call.request().set_fetch(true);
-    call_internal::set_target(call, *stream);
+    to_proto(stream->rref(), *call.request().mutable_target());
     Promise<int64_t> done;
     call.send([done](const absl::StatusOr<IncomingPayload>& in) {
       if (in.ok()) {

@@ -7,22 +7,54 @@
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/caller/call_steps.h"
+#include "gradwire/codec/dtype.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call_steps.h"
 
 namespace gradwire::rpc {
+
+namespace {
+
+// The bytes of a tensor that its description does not contain.
+uint64_t bytes_beside(const proto::Tensor& tensor) {
+  double bytes = 0;
+  if (tensor.buffer() != 0 || tensor.has_on_device()) {
+    const int64_t element = element_bytes(tensor.dtype());
+    bytes = element == 0 ? 8 : static_cast<double>(element);
+    for (const int64_t size : tensor.sizes()) bytes *= static_cast<double>(size);
+  }
+  // The description comes from another worker.
+  constexpr double kMost = 1e15;
+  uint64_t all = static_cast<uint64_t>(std::clamp(bytes, 0.0, kMost));
+  for (const proto::Tensor& part : tensor.parts()) all += bytes_beside(part);
+  return all;
+}
+
+// The bytes of an answer, roughly those that it takes here.
+uint64_t bytes_of(const proto::Payload& payload) {
+  uint64_t bytes = payload.ByteSizeLong();
+  for (const proto::Tensor& tensor : payload.tensors()) bytes += bytes_beside(tensor);
+  return bytes;
+}
+
+}  // namespace
 
 StreamReader::StreamReader(const std::shared_ptr<Agent>& agent, std::shared_ptr<RRefHandle> handle, Take take,
                            std::string callee, const Options& options)
     : agent_(agent),
       take_(std::move(take)),
-      callee_(std::move(callee)),
+      callee_(std::make_shared<const std::string>(std::move(callee))),
       owner_(handle->owner()),
       options_(options),
       deadline_(agent->services().call_deadline(options.total_timeout)),
       handle_(std::move(handle)),
       window_(options.window_items, options.window_bytes) {}
+
+StreamReader::~StreamReader() {
+  if (deadline_timer_ == 0) return;
+  if (const std::shared_ptr<Agent> agent = agent_.lock()) agent->services().timers().cancel(deadline_timer_);
+}
 
 std::shared_ptr<Executor> StreamReader::executor() const {
   const std::shared_ptr<Agent> agent = agent_.lock();
@@ -33,6 +65,7 @@ std::shared_ptr<Executor> StreamReader::executor() const {
 // moment, and do not belong to an autograd context. They have no deadline: a take waits as long as the
 // producer has nothing to send, also while nobody waits for an item. The death of the owner ends it.
 void StreamReader::send_takes() {
+  start_deadline();
   const ScopedExecutionState clean{ExecutionState()};
   while (true) {
     std::shared_ptr<RRefHandle> handle;
@@ -52,13 +85,14 @@ void StreamReader::send_takes() {
     }
     OutgoingCall call(agent->caller(),
                       Destination::incarnation_of(owner_).with_timeout(absl::InfiniteDuration()), take_.name);
+    call.set_stream_of(callee_);
     call.request().set_method(take_.name);
     call.request().set_signature(take_.signature_hash);
-    call_internal::set_target(call, *handle);
     call.add_argument<uint64_t>(take->sequence);
     call.add_argument<uint64_t>(take->limits.items);
     call.add_argument<uint64_t>(take->limits.bytes);
-    const uint64_t id = call.send(
+    const uint64_t id = call_internal::send_on(
+        agent, call, *handle,
         [weak = weak_from_this(), handle, sequence = take->sequence](absl::StatusOr<IncomingPayload> in) {
           if (const std::shared_ptr<StreamReader> reader = weak.lock())
             reader->answered(sequence, std::move(in));
@@ -74,20 +108,37 @@ void StreamReader::send_takes() {
     // close() did not know the id. After the end of the stream the take is not cancelled: the producer
     // answers takes in their order, so those behind it would not be answered.
     if (closed) call_internal::cancel(*agent, id, absl::CancelledError("the stream was cancelled"));
-    call_internal::end_with_creation(agent, *handle, id);
   }
 }
 
-void StreamReader::close(const absl::Status& reason) { close_wait(reason, std::nullopt); }
+void StreamReader::start_deadline() {
+  const std::shared_ptr<Agent> agent = agent_.lock();
+  if (agent == nullptr) return;
+  MutexLock lock(mutex_);
+  if (deadline_started_ || closed_) return;
+  deadline_timer_ = agent->services().timers().schedule(deadline_, [weak = weak_from_this()] {
+    if (const std::shared_ptr<StreamReader> reader = weak.lock()) reader->expire(std::nullopt);
+  });
+  // After it: if scheduling throws, the next call tries again.
+  deadline_started_ = true;
+}
 
-void StreamReader::close_wait(const absl::Status& reason, std::optional<uint64_t> number) {
+void StreamReader::close(const absl::Status& reason) { close_with(with_place(reason), Close::kIfOpen); }
+
+absl::Status StreamReader::item_failed(const absl::Status& status) {
+  const absl::Status failed = with_place(with_context(status, "decoding an item"));
+  close_with(failed, Close::kAlways);
+  return failed;
+}
+
+void StreamReader::close_with(const absl::Status& status, Close how, std::optional<uint64_t> number) {
   std::shared_ptr<RRefHandle> handle;
   std::map<uint64_t, uint64_t> takes;
   std::map<uint64_t, absl::StatusOr<std::shared_ptr<Arrived>>> early;
   std::deque<std::shared_ptr<Arrived>> ready;
   Waiter waiter;
   uint64_t timer = 0;
-  const absl::Status status = with_place(reason);
+  uint64_t deadline_timer = 0;
   {
     MutexLock lock(mutex_);
     if (number && (!waiter_ || *number != wait_)) return;
@@ -98,11 +149,12 @@ void StreamReader::close_wait(const absl::Status& reason, std::optional<uint64_t
     ready.swap(ready_);
     waiter = std::exchange(waiter_, nullptr);
     timer = std::exchange(timer_, 0);
-    // After the end nothing changes, unless items are dropped.
-    if (!end_ || !ready.empty()) end_ = status;
+    deadline_timer = std::exchange(deadline_timer_, 0);
+    if (how == Close::kAlways || !end_ || !ready.empty()) end_ = status;
   }
   if (const std::shared_ptr<Agent> agent = agent_.lock()) {
     if (timer != 0) agent->services().timers().cancel(timer);
+    if (deadline_timer != 0) agent->services().timers().cancel(deadline_timer);
     // The first Cancel that arrives cancels the stream. After that the reference goes.
     for (const auto& [sequence, id] : takes) {
       if (id != 0) call_internal::cancel(*agent, id, status);
@@ -111,20 +163,23 @@ void StreamReader::close_wait(const absl::Status& reason, std::optional<uint64_t
   if (waiter) waiter(Next{nullptr, 0, status});
 }
 
-absl::StatusOr<std::shared_ptr<StreamReader::Arrived>> StreamReader::decode_answer(
+absl::StatusOr<std::shared_ptr<StreamReader::Arrived>> StreamReader::open_answer(
     absl::StatusOr<IncomingPayload> in) const {
   if (!in.ok()) return in.status();
-  StreamFencePtr fence = in->fence;
-  absl::StatusOr<std::shared_ptr<Arrived>> arrived = [&]() -> absl::StatusOr<std::shared_ptr<Arrived>> {
-    try {
-      return decode(*in);
-    } catch (...) {
-      // A Codec of the user has thrown.
-      return status_from_exception(std::current_exception());
-    }
-  }();
-  if (!arrived.ok()) return with_place(with_context(arrived.status(), "decoding the items"));
-  (*arrived)->fence = std::move(fence);
+  auto arrived = std::make_shared<Arrived>();
+  arrived->in = *std::move(in);
+  const proto::Payload& payload = *arrived->in.payload;
+  const proto::ValueList* parts = payload.values_size() == 1 ? elements_of(payload.values(0)) : nullptr;
+  std::optional<std::size_t> items;
+  if (parts != nullptr && parts->values_size() == 2 && parts->values(1).has_boolean())
+    items = stream_internal::items_in(parts->values(0));
+  if (!items)
+    return with_place(absl::InvalidArgumentError("malformed answer: expected a list of items and a bool"));
+  arrived->values = &parts->values(0);
+  arrived->items = *items;
+  arrived->last = parts->values(1).boolean();
+  // An answer without items takes no part of the window.
+  if (*items > 0) arrived->bytes = bytes_of(payload);
   return arrived;
 }
 
@@ -136,7 +191,7 @@ void StreamReader::answered(uint64_t sequence, absl::StatusOr<IncomingPayload> i
       return;
     }
   }
-  absl::StatusOr<std::shared_ptr<Arrived>> arrived = decode_answer(std::move(in));
+  absl::StatusOr<std::shared_ptr<Arrived>> arrived = open_answer(std::move(in));
   std::shared_ptr<RRefHandle> handle;
   Waiter waiter;
   std::optional<Next> next;
@@ -237,16 +292,17 @@ void StreamReader::wait(Waiter waiter) {
   if (next) waiter(*std::move(next));
 }
 
-void StreamReader::expire(uint64_t number) {
-  close_wait(absl::DeadlineExceededError(Clock::system().now() >= deadline_
-                                             ? "the stream did not end within its total timeout"
-                                             : "no item arrived within the timeout of the destination"),
-             number);
+void StreamReader::expire(std::optional<uint64_t> number) {
+  const bool whole = !number || Clock::system().now() >= deadline_;
+  close_with(with_place(absl::DeadlineExceededError(
+                 whole ? "the stream did not end within its total timeout"
+                       : "no item arrived within the timeout of the stream's destination or reference")),
+             Close::kIfOpen, number);
 }
 
 absl::Status StreamReader::with_place(const absl::Status& status) const {
   return with_worker(
-      with_context(status, absl::StrCat("the stream of \"", callee_, "\" on worker \"", owner_.name, "\"")),
+      with_context(status, absl::StrCat("the stream of \"", *callee_, "\" on worker \"", owner_.name, "\"")),
       owner_.name);
 }
 

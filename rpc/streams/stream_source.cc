@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/rpc/callee/serve.h"
+#include "gradwire/rpc/registry/serve.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -33,6 +33,14 @@ struct Remains {
     for (const Promise<void>& write : writes) write.set_error(reason);
   }
 };
+
+// The reason for cancelling a stream whose take was ended with `reason`. Unavailable means that the
+// producer's worker shuts down, and the reader must learn that. Anything else means that the reader waits no
+// longer.
+absl::Status end_of_take(const absl::Status& reason) {
+  if (absl::IsUnavailable(reason)) return reason;
+  return absl::CancelledError(absl::StrCat("the reader of the stream is gone: ", reason.message()));
+}
 
 }  // namespace
 
@@ -84,12 +92,13 @@ void StreamSource::take(std::shared_ptr<ServerCall> call, uint64_t sequence, con
     call->fail(refused);
     return;
   }
-  // The reader cancels its takes, and so does its death. The token owns the callback, so the callback must
-  // not own the call.
+  // The reader cancels its takes, and so does its death, or the shutdown of this worker. The token owns the
+  // callback, so the callback must not own the call.
   if (context != nullptr) {
-    context->cancellation().on_cancelled([weak = weak_from_this()] {
+    const CancellationToken& token = context->cancellation();
+    token.on_cancelled_inline([weak = weak_from_this(), token] {
       const std::shared_ptr<StreamSource> source = weak.lock();
-      if (source != nullptr) source->cancel(absl::CancelledError("the reader of the stream is gone"));
+      if (source != nullptr) source->cancel(end_of_take(token.reason()));
     });
   }
   admit_writes();
@@ -117,7 +126,7 @@ void StreamSource::cancel(const absl::Status& reason) {
     }
     executor = executor_;
   }
-  cancellation_.cancel(reason);
+  cancellation_.cancel(reason, executor.get());
   // The frame of the coroutine refers to this source. The destructor of the source has no coroutine.
   remains->source = weak_from_this().lock();
   if (executor == nullptr) {
@@ -130,6 +139,11 @@ void StreamSource::cancel(const absl::Status& reason) {
 absl::Status StreamSource::cancelled() const {
   MutexLock lock(mutex_);
   return cancelled_;
+}
+
+std::string StreamSource::callee() const {
+  MutexLock lock(mutex_);
+  return callee_;
 }
 
 void StreamSource::end(const absl::Status& status) {
@@ -257,33 +271,12 @@ void StreamSource::post_answer() {
 
 void StreamSource::answer_takes() {
   bool answered = false;
-  while (true) {
-    std::shared_ptr<ServerCall> call;
-    std::shared_ptr<void> batch;
-    StreamFencePtr fence;
-    absl::Status failed;
-    {
-      MutexLock lock(mutex_);
-      answer_posted_ = false;
-      const std::optional<StreamBuffer::Answer> answer = buffer_.next_answer();
-      if (!answer) break;
-      answered = true;
-      auto take = takes_.find(answer->sequence);
-      // cancel() has taken the call.
-      if (take == takes_.end()) continue;
-      call = std::move(take->second);
-      takes_.erase(take);
-      if (answer->items == 0 && !end_status_.ok()) {
-        failed = with_context(end_status_, absl::StrCat("\"", callee_, "\""));
-      } else {
-        batch = items_->take(answer->items, answer->last && end_status_.ok(), fence);
-      }
-    }
-    if (failed.ok()) {
-      call->finish(std::move(batch), batch_type_, std::move(fence));
-    } else {
-      call->fail(failed);
-    }
+  try {
+    while (answer_take()) answered = true;
+  } catch (...) {
+    // Memory is short. The items of the answer are lost, so the stream cannot go on.
+    cancel(with_context(status_from_exception(std::current_exception()), absl::StrCat("\"", callee(), "\"")));
+    return;
   }
   if (!answered) return;
   // An item that exceeds all takes leaves no room until it is answered, and then the takes behind it are room
@@ -291,6 +284,35 @@ void StreamSource::answer_takes() {
   admit_writes();
   go_on();
   answer_soon();
+}
+
+bool StreamSource::answer_take() {
+  std::shared_ptr<ServerCall> call;
+  std::shared_ptr<void> batch;
+  std::vector<StreamFencePtr> fences;
+  absl::Status failed;
+  {
+    MutexLock lock(mutex_);
+    answer_posted_ = false;
+    const std::optional<StreamBuffer::Answer> answer = buffer_.next_answer();
+    if (!answer) return false;
+    auto take = takes_.find(answer->sequence);
+    // cancel() has taken the call.
+    if (take == takes_.end()) return true;
+    call = std::move(take->second);
+    takes_.erase(take);
+    if (answer->items == 0 && !end_status_.ok()) {
+      failed = with_context(end_status_, absl::StrCat("\"", callee_, "\""));
+    } else {
+      batch = items_->take(answer->items, answer->last && end_status_.ok(), callee_, fences);
+    }
+  }
+  if (failed.ok()) {
+    call->finish(std::move(batch), batch_type_, join_fences(std::move(fences)));
+  } else {
+    call->fail(failed);
+  }
+  return true;
 }
 
 void StreamSource::admit_writes() {

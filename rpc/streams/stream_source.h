@@ -11,22 +11,22 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/cancellation.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/stream_fence.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/callee/server_call.h"
-#include "gradwire/rpc/streams/item_size.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/worker.h"
+#include "gradwire/rpc/registry/server_call.h"
 #include "gradwire/rpc/streams/stream_batch.h"
 #include "gradwire/rpc/streams/stream_buffer.h"
-#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 
-// The items of one stream, of whose type only the subclass knows. The lock of the source guards it.
+// The items of one stream, of whose type only the subclass knows. The lock of the source guards it, so
+// nothing here runs code of a user.
 class StreamItems {
  public:
   // How long the coroutine usually runs until it is suspended, and how long answers take. Tasks need costs
@@ -37,8 +37,9 @@ class StreamItems {
   };
 
   virtual ~StreamItems() = default;
-  // Moves the next items into a batch, in the type of batch_type().
-  virtual std::shared_ptr<void> take(std::size_t count, bool last, StreamFencePtr& fence) = 0;
+  // Moves the next items into a batch, in the type of batch_type(), and their fences to `fences`.
+  virtual std::shared_ptr<void> take(std::size_t count, bool last, const std::string& callee,
+                                     std::vector<StreamFencePtr>& fences) = 0;
   // Moves the item of the first waiting write to the items. Returns its size.
   virtual uint64_t admit_write() = 0;
   // Moves everything out, for its destruction.
@@ -78,6 +79,8 @@ class StreamSource : public std::enable_shared_from_this<StreamSource> {
   void cancel(const absl::Status& reason);
   // OK, or the reason of cancel().
   absl::Status cancelled() const;
+  // The function that has returned the stream; empty before that.
+  std::string callee() const;
 
   // ---- The producer.
 
@@ -119,6 +122,8 @@ class StreamSource : public std::enable_shared_from_this<StreamSource> {
 
   // Answers the takes that can be answered. Runs codecs of users: on the executor only.
   void answer_takes();
+  // Answers one take. Returns whether it could be answered.
+  bool answer_take();
   // Adds the items of waiting writes while there is room.
   void admit_writes();
   // Resumes a coroutine that waits for room, if there is room.
@@ -163,11 +168,14 @@ class StreamSource : public std::enable_shared_from_this<StreamSource> {
 };
 
 // The value behind the RRef of a stream. Its destruction, when the reader has dropped the reference or died,
-// cancels the stream.
+// or at the shutdown of this worker, cancels the stream.
 class StreamOwner {
  public:
   explicit StreamOwner(std::shared_ptr<StreamSource> source) : source_(std::move(source)) {}
-  ~StreamOwner() { source_->cancel(absl::CancelledError("the reader of the stream is gone")); }
+  ~StreamOwner() {
+    source_->cancel(
+        absl::CancelledError("the reader of the stream is gone, or the worker of the stream has shut down"));
+  }
   StreamOwner(const StreamOwner&) = delete;
   StreamOwner& operator=(const StreamOwner&) = delete;
 
@@ -184,41 +192,32 @@ void serve_take(const std::shared_ptr<ServerCall>& call);
 template <class T>
 class TypedStreamItems final : public StreamItems {
  public:
-  struct Entry {
-    // Records the fence after which other threads may read the item.
-    explicit Entry(T value) : item(std::move(value)), bytes(stream_internal::item_bytes(item)) {
-      fence = record_stream_fence_of(item);
-    }
-    T item;
-    uint64_t bytes;
-    StreamFencePtr fence;
-  };
+  using Item = stream_internal::HeldItem<T>;
 
-  void add(Entry entry) { items_.push_back(std::move(entry)); }
+  void add(Item item) { items_.push_back(std::move(item)); }
   // Adds the item of a write that waits.
-  void add_waiting(Entry entry) { waiting_.push_back(std::move(entry)); }
+  void add_waiting(Item item) { waiting_.push_back(std::move(item)); }
 
-  std::shared_ptr<void> take(std::size_t count, bool last, StreamFencePtr& fence) override {
+  std::shared_ptr<void> take(std::size_t count, bool last, const std::string& callee,
+                             std::vector<StreamFencePtr>& fences) override {
     auto batch = std::make_shared<stream_internal::Batch<T>>();
     batch->last = last;
+    batch->callee = callee;
     batch->items.reserve(count);
-    std::vector<StreamFencePtr> fences;
     for (std::size_t i = 0; i < count; ++i) {
-      Entry& entry = items_.front();
-      batch->items.push_back(std::move(entry.item));
-      if (entry.fence != nullptr) fences.push_back(std::move(entry.fence));
+      if (StreamFencePtr fence = items_.front().take_fence()) fences.push_back(std::move(fence));
+      batch->items.push_back(std::move(items_.front()));
       items_.pop_front();
     }
-    fence = join_fences(std::move(fences));
     return batch;
   }
   uint64_t admit_write() override {
     items_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
-    return items_.back().bytes;
+    return items_.back().bytes();
   }
   std::shared_ptr<void> drop() override {
-    auto dropped = std::make_shared<std::pair<std::deque<Entry>, std::deque<Entry>>>();
+    auto dropped = std::make_shared<std::pair<std::deque<Item>, std::deque<Item>>>();
     dropped->first.swap(items_);
     dropped->second.swap(waiting_);
     return dropped;
@@ -230,8 +229,8 @@ class TypedStreamItems final : public StreamItems {
   }
 
  private:
-  std::deque<Entry> items_;
-  std::deque<Entry> waiting_;
+  std::deque<Item> items_;
+  std::deque<Item> waiting_;
 };
 
 // A stream of items of type T.
@@ -241,39 +240,39 @@ class TypedStreamSource final : public StreamSource {
   TypedStreamSource() : StreamSource(std::make_unique<TypedStreamItems<T>>()) {}
 
   // The coroutine yields an item. Returns whether it may go on, without suspension.
-  bool yield(T item) {
-    Entry entry(std::move(item));
+  bool yield(T&& value) {
+    Item item(std::move(value));
     bool goes_on = false;
     bool answers = false;
     {
       MutexLock lock(mutex_);
-      if (!begin_yield_locked(entry.bytes, goes_on, answers)) return false;
-      items_locked().add(std::move(entry));
+      if (!begin_yield_locked(item.bytes(), goes_on, answers)) return false;
+      items_locked().add(std::move(item));
     }
     if (answers) post_answer();
     return goes_on;
   }
 
   // A writer adds an item. The future completes when the item was added: at once if there is room.
-  Future<void> write(T item) {
-    Entry entry(std::move(item));
+  Future<void> write(T&& value) {
+    Item item(std::move(value));
     absl::Status refused;
     {
       MutexLock lock(mutex_);
       Promise<void> promise(executor_locked());
-      const Write decision = begin_write_locked(entry.bytes, promise, refused);
+      const Write decision = begin_write_locked(item.bytes(), promise, refused);
       if (decision == Write::kWaits) {
-        items_locked().add_waiting(std::move(entry));
+        items_locked().add_waiting(std::move(item));
         return promise.future();
       }
-      if (decision == Write::kAdded) items_locked().add(std::move(entry));
+      if (decision == Write::kAdded) items_locked().add(std::move(item));
     }
     if (refused.ok()) answer_soon();
     return Future<void>(refused);
   }
 
  private:
-  using Entry = typename TypedStreamItems<T>::Entry;
+  using Item = typename TypedStreamItems<T>::Item;
   TypedStreamItems<T>& items_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return static_cast<TypedStreamItems<T>&>(*items_);
   }

@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {

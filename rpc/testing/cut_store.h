@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/store/memory/forwarding_store.h"
+#include "gradwire/store/interface/forwarding_store.h"
 
 namespace gradwire::rpc::testing {
 
@@ -24,6 +24,13 @@ class CutStore : public store::ForwardingStore {
     MutexLock lock(mutex_);
     silent_ = cut_ = true;
   }
+  // All calls fail at once with Aborted, as those of a store whose server was started again without its keys.
+  void replace() {
+    MutexLock lock(mutex_);
+    replaced_ = cut_ = true;
+  }
+  // Number of calls so far.
+  int calls() const { return calls_; }
   void restore() {
     MutexLock lock(mutex_);
     silent_ = cut_ = false;
@@ -88,6 +95,7 @@ class CutStore : public store::ForwardingStore {
 
   template <class F>
   auto unless_cut(absl::Time deadline, F call) -> decltype(call()) {
+    ++calls_;
     if (cut_) return lost(deadline);
     auto result = call();
     if (cut_) return lost(deadline);
@@ -95,15 +103,18 @@ class CutStore : public store::ForwardingStore {
   }
   absl::Status lost(absl::Time deadline) {
     MutexLock lock(mutex_);
+    if (replaced_) return absl::AbortedError("replaced by the test: the keys are lost");
     if (!silent_) return absl::UnavailableError("cut off from the store by the test");
     while (silent_ && clock().now() < deadline) restored_.wait_for(mutex_, deadline - clock().now());
     return absl::DeadlineExceededError("the store does not answer: silenced by the test");
   }
 
   std::atomic<bool> cut_{false};
+  std::atomic<int> calls_{0};
   Mutex mutex_;
   CondVar restored_;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool replaced_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gradwire::rpc::testing

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/rpc/link/agent_tables.h"
-#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc::testing {
 

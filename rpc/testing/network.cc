@@ -37,6 +37,7 @@ class Network::Connection : public transport::Connection,
     return 0;
   }
   void capture(uint64_t) override {}
+  bool borrows(uint64_t) override { return false; }
   void close(absl::Status reason, absl::Duration) override {
     end(std::move(reason));
     std::shared_ptr<Connection> other;

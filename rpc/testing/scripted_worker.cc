@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -103,7 +103,8 @@ ScriptedWorker::ScriptedWorker(Network& network, std::shared_ptr<store::Store> s
   EXPECT_TRUE(group.ok()) << group.status();
   if (!group.ok()) return;
   self_ = group->self;
-  directory_.follow(*this);
+  const absl::Status follows = directory_.follow(*this);
+  EXPECT_TRUE(follows.ok()) << follows;
 }
 
 ScriptedWorker::~ScriptedWorker() {
@@ -175,7 +176,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::accepted(std::size_t index) {
 }
 
 void ScriptedWorker::declare_dead(const Worker& worker) {
-  directory_.declare_dead(worker, "declared dead by the script");
+  directory_.declare_dead(worker, Directory::Knowledge::kProof, "declared dead by the script");
 }
 
 void ScriptedWorker::leave() { EXPECT_TRUE(directory_.leave().ok()); }

@@ -7,7 +7,7 @@
 
 #include "gradwire/codec/id.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/rpc/membership/directory.h"
 #include "gradwire/rpc/testing/network.h"
 #include "gradwire/transport/recording_listener.h"
@@ -70,7 +70,7 @@ class ScriptedWorker : public Directory::Listener {
   void on_joined(const WorkerAddress&) override {}
   void on_left(const Worker&) override {}
   void on_died(const Worker&, const std::string&, const std::string&) override {}
-  void on_store_lost(const absl::Status&) override {}
+  void on_store_lost(const absl::Status&, bool) override {}
   void on_store_back() override {}
 
  private:

@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/callee/callee_cost.h"
-#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/registry/registry.h"
+#include "gradwire/rpc/registry/server_call.h"
 #include "gradwire/rpc/torch/operator_allow_list.h"
 #include "gradwire/rpc/torch/torch_call.h"
 
@@ -51,7 +51,7 @@ bool exists(const std::string& callee) {
 // overload. Each name, with or without an overload, is looked up once and then kept in a table. The number of
 // allowed operators and of their overloads limits the size of the table.
 Entry* entry_of(const std::string& callee) {
-  static auto* const mutex = new Mutex;
+  static auto* const mutex = new ProcessMutex;
   static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Entry>>;
   {
     MutexLock lock(*mutex);

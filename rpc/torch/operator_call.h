@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/registry/server_call.h"
 
 namespace gradwire::rpc {
 

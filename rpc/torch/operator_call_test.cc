@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/callee/fake_server_call.h"
-#include "gradwire/rpc/callee/registry.h"
-#include "gradwire/rpc/callee/type_ops.h"
-#include "gradwire/rpc/op.h"
+#include "gradwire/rpc/calls/op.h"
+#include "gradwire/rpc/registry/fake_server_call.h"
+#include "gradwire/rpc/registry/registry.h"
+#include "gradwire/rpc/registry/type_ops.h"
 #include "gradwire/rpc/torch/operator_allow_list.h"
 #include "gtest/gtest.h"
 

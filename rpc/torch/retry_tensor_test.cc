@@ -7,20 +7,17 @@
 #include <utility>
 
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/core/agent_statistics.h"
 #include "gradwire/rpc/empty_for.h"
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/transport/fault_injection.h"
 
 // Large tensors of calls that are sent again: each repetition sends the same values as the first attempt.
 namespace gradwire::rpc {
 namespace {
 
-using transport::Direction;
 using transport::Fault;
-using transport::Message;
 
 std::atomic<int>& runs() {
   static auto* count = new std::atomic<int>(0);
@@ -41,16 +38,10 @@ class RetryTensors : public ::testing::TestWithParam<const char*> {
     RpcBackendOptions options;
     options.transports = {GetParam()};
     auto left = std::make_shared<std::atomic<int>>(2);
-    options.hooks = wrap_transports([left, answers](std::unique_ptr<transport::Transport> inner) {
-      return transport::make_fault_injecting_transport(
-          std::move(inner), [left, answers](Direction direction, const Message& message) -> Fault {
-            proto::Envelope envelope;
-            if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
-            const int tensors = answers ? envelope.response().result().tensors_size()
-                                        : envelope.request().arguments().tensors_size();
-            if (tensors > 0 && left->fetch_sub(1) > 0) return {Fault::Kind::kCut};
-            return {};
-          });
+    options.hooks = testing::outgoing_faults([left, answers](const proto::Envelope& envelope) {
+      const int tensors = answers ? envelope.response().result().tensors_size()
+                                  : envelope.request().arguments().tensors_size();
+      return tensors > 0 && left->fetch_sub(1) > 0 ? Fault::Kind::kCut : Fault::Kind::kDeliver;
     });
     return options;
   }

@@ -19,8 +19,8 @@
 #include "gradwire/codec/torch/ivalue_codec.h"
 #include "gradwire/codec/torch/ivalue_type.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/op.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/calls/op.h"
 #include "gradwire/rpc/torch/torch_call.h"
 
 namespace gradwire::rpc {

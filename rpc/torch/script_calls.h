@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/registry/server_call.h"
 
 namespace torch::jit {
 struct Function;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/callee/fake_server_call.h"
-#include "gradwire/rpc/callee/registry.h"
-#include "gradwire/rpc/op.h"
+#include "gradwire/rpc/calls/op.h"
+#include "gradwire/rpc/registry/fake_server_call.h"
+#include "gradwire/rpc/registry/registry.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

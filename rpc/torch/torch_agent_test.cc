@@ -2,9 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/base/threads/executor.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
 
@@ -43,6 +48,38 @@ TEST_F(TorchAgent, TensorsTravelBothWays) {
   const at::Tensor view = large.t().slice(0, 10, 50, 3);
   EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&echo>("worker1", view), view));
   EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&echo>("worker0", large), large)) << "to oneself";
+}
+
+double sum_of(const at::Tensor& x) { return x.sum().item<double>(); }
+GRADWIRE_RPC(sum_of)
+
+// The transport drops the memory of a message on the thread that has sent the last of it: often the thread of
+// the caller, whose frames may hold a mutex that the deleter wants.
+TEST(TensorDeleter, RunsOnTheExecutor) {
+  constexpr int64_t kElements = int64_t{4} << 20;
+  for (const char* transport : {"shm", "tcp"}) {
+    SCOPED_TRACE(transport);
+    RpcBackendOptions options;
+    options.transports = {transport};
+    testing::Group group(2, options);
+    absl::Notification deleted;
+    bool on_executor = false;
+    bool in_duty = false;
+    auto memory = std::make_unique<std::vector<float>>(kElements, 1.0F);
+    float* const begin = memory->data();
+    at::Tensor tensor = at::from_blob(begin, {kElements}, [&, owner = std::move(memory).release()](void*) {
+      on_executor = Executor::current() != nullptr;
+      in_duty = on_duty();
+      delete owner;
+      deleted.Notify();
+    });
+    const Future<double> sum = group[0]->rpc_async<&sum_of>("worker1", std::move(tensor));
+    EXPECT_EQ(sum.wait(), static_cast<double>(kElements));
+    deleted.WaitForNotification();
+    EXPECT_TRUE(on_executor);
+    EXPECT_FALSE(in_duty);
+    group.expect_empty();
+  }
 }
 
 // The tensor that mark() received last, not a copy of it.

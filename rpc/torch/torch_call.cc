@@ -7,7 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/ivalue_codec.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/callee/type_ops.h"
+#include "gradwire/rpc/registry/type_ops.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/registry/server_call.h"
 #include "gradwire/rpc/torch/schema_match.h"
 
 namespace gradwire::rpc {

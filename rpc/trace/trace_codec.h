@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 #include <algorithm>
 #include <optional>

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/flight/event_line.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/trace/trace_context.h"
 
 // A trace that comes from outside of the job goes with the calls, and flight records name it.
 namespace gradwire::rpc {

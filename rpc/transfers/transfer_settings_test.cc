@@ -1,7 +1,7 @@
-#include "gradwire/rpc/transfers/transfer_settings.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "gradwire/rpc/transfers/transfer_watch.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -3,11 +3,57 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/text/bytes_text.h"
 
 namespace gradwire::rpc {
+
+absl::StatusOr<uint64_t> transfers_over(uint64_t option, const char* variable) {
+  if (option != 0 || variable == nullptr || *variable == '\0') return option;
+  uint64_t bytes = 0;
+  if (absl::SimpleAtoi(variable, &bytes)) return bytes;
+  return absl::InvalidArgumentError(absl::StrCat("GRADWIRE_LOG_TRANSFERS_OVER: got \"",
+                                                 absl::CHexEscape(variable),
+                                                 "\", expected a number of bytes, for example 1073741824"));
+}
+
+std::string callee_of(const proto::Request& request) {
+  switch (request.callee_case()) {
+    case proto::Request::kFunction:
+      return request.function();
+    case proto::Request::kMethod:
+      return request.method();
+    case proto::Request::kConstructor:
+      return request.constructor();
+    case proto::Request::kOperator:
+      return request.operator_();
+    case proto::Request::kScript:
+      return request.script();
+    case proto::Request::kFetch:
+      return "to_here";
+    case proto::Request::kService:
+      return absl::StrCat("service ", request.service().number());
+    default:
+      return "nothing";
+  }
+}
+
+std::string transfer_name(const proto::Envelope& envelope, absl::string_view answered) {
+  switch (envelope.body_case()) {
+    case proto::Envelope::kRequest:
+      return absl::StrCat("the call of \"", callee_of(envelope.request()), "\"");
+    case proto::Envelope::kResponse:
+      return answered.empty() ? "an answer" : absl::StrCat("the answer of \"", answered, "\"");
+    case proto::Envelope::kPart:
+      return "a part of a call or an answer";
+    default:
+      return "a message";
+  }
+}
+
 namespace {
 
 constexpr absl::Duration kTick = absl::Seconds(1);
@@ -65,14 +111,12 @@ void TransferWatch::begin(Transfer transfer) {
   transfer.what = cut(transfer.what, kMostName);
   const ProgressTarget target{.output = options_.output, .clock = &timers_.clock()};
   auto entry = std::make_shared<Entry>(std::move(transfer), target, *done);
-  bool starts = false;
-  {
-    MutexLock lock(mutex_);
-    if (ended_ || entries_.size() >= kMostTransfers) return;
-    entries_.push_back(std::move(entry));
-    starts = !std::exchange(scheduled_, true);
-  }
-  if (starts) schedule();
+  MutexLock lock(mutex_);
+  if (ended_ || entries_.size() >= kMostTransfers) return;
+  entries_.push_back(std::move(entry));
+  if (scheduled_) return;
+  schedule();
+  scheduled_ = true;
 }
 
 void TransferWatch::received(uint64_t link) {
@@ -188,6 +232,44 @@ void TransferWatch::show(Entry& entry, uint64_t done, std::size_t others) {
                          .done = static_cast<int64_t>(done),
                          .total = static_cast<int64_t>(transfer.bytes)};
   });
+}
+
+void watch_sending(TransferWatch& watch, const MessageRoute& route, const proto::Envelope& envelope,
+                   const proto::Request* answered, Sending sending) {
+  // Most messages have left by now, at least with shared memory.
+  if (sending.unsent() == uint64_t{0}) return;
+  watch.begin(
+      {.direction = Transfer::Direction::kSending,
+       .what = transfer_name(envelope, answered == nullptr ? "" : callee_of(*answered)),
+       .worker = route.worker,
+       .link = route.link,
+       .bytes = route.bytes,
+       .whole_buffers = sending.whole_buffers,
+       .progress = [bytes = route.bytes, unsent = std::move(sending.unsent)]() -> std::optional<uint64_t> {
+         const std::optional<uint64_t> left = unsent();
+         return left.has_value() ? std::make_optional(bytes - std::min(bytes, *left)) : std::nullopt;
+       }});
+}
+
+void watch_receiving(TransferWatch& watch, const MessageRoute& route, const std::string& header,
+                     ArrivingOn arriving, absl::FunctionRef<std::string(uint64_t)> callee_of) {
+  proto::Envelope envelope;
+  const std::shared_ptr<transport::Connection> connection = arriving.connection.lock();
+  if (connection == nullptr || !envelope.ParseFromString(header)) return;
+  watch.begin(
+      {.direction = Transfer::Direction::kReceiving,
+       .what =
+           transfer_name(envelope, envelope.has_response() ? callee_of(envelope.response().call_id()) : ""),
+       .worker = route.worker,
+       .link = route.link,
+       .bytes = route.bytes,
+       .whole_buffers = connection->counts_whole_buffers(),
+       .progress = [weak = std::move(arriving.connection), bytes = route.bytes,
+                    before = connection->bytes_arrived() - arriving.arrived]() -> std::optional<uint64_t> {
+         const std::shared_ptr<transport::Connection> connection = weak.lock();
+         if (connection == nullptr) return std::nullopt;
+         return std::min(bytes, connection->bytes_arrived() - before);
+       }});
 }
 
 }  // namespace gradwire::rpc

@@ -10,12 +10,30 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/log/progress.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/transport/connection.h"
 
 namespace gradwire::rpc {
+
+// The size over which messages are watched (TransferWatch), 0 for none: `option`, and if that is 0 the value
+// of GRADWIRE_LOG_TRANSFERS_OVER, which `variable` has (nullptr or empty: not set). InvalidArgument if this
+// value is needed and is not a number of bytes.
+absl::StatusOr<uint64_t> transfers_over(uint64_t option, const char* variable);
+
+// The name of the callee of a request, for messages: the registered name, "aten::add", "to_here", and
+// "service N" for a message of the framework itself.
+std::string callee_of(const proto::Request& request);
+
+// The name of a message for people: `the call of "train"`, `the answer of "train"`. `answered`: the callee
+// whose answer a Response is; "" if it is not known.
+std::string transfer_name(const proto::Envelope& envelope, absl::string_view answered);
 
 // A large message on its way.
 struct Transfer {
@@ -89,5 +107,37 @@ class TransferWatch : public std::enable_shared_from_this<TransferWatch> {
   bool scheduled_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+// Where a message is on its way.
+struct MessageRoute {
+  const std::string& worker;  // The name of the worker at the other end.
+  uint64_t link = 0;          // The number of the link.
+  uint64_t bytes = 0;         // The size of the message.
+};
+
+// How a message is sent.
+struct Sending {
+  // Returns how many of the bytes up to the end of the message are unsent; nullopt if the link has ended.
+  std::function<std::optional<uint64_t>()> unsent;
+  // Connection::counts_whole_buffers().
+  bool whole_buffers = false;
+};
+
+// Has a message watched that was just sent. `answered`: the request that a Response answers; nullptr if it is
+// not known. `sending`: how it is sent. Does nothing if none of its bytes is unsent.
+void watch_sending(TransferWatch& watch, const MessageRoute& route, const proto::Envelope& envelope,
+                   const proto::Request* answered, Sending sending);
+
+// The connection on which a message arrives, and how many of its bytes have arrived.
+struct ArrivingOn {
+  std::weak_ptr<transport::Connection> connection;
+  uint64_t arrived = 0;
+};
+
+// Has a message watched that begins to arrive. `header`: its serialised Envelope; one that is malformed is
+// ignored here. `callee_of`: the name of what this worker has called, by the id of the call; "" if it is not
+// known. The caller must report the end of the message, or of the link, to `watch`.
+void watch_receiving(TransferWatch& watch, const MessageRoute& route, const std::string& header,
+                     ArrivingOn arriving, absl::FunctionRef<std::string(uint64_t)> callee_of);
 
 }  // namespace gradwire::rpc

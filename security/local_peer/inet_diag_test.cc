@@ -1,5 +1,3 @@
-#include "gradwire/security/local_peer/inet_diag.h"
-
 #include <arpa/inet.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
@@ -9,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::security {

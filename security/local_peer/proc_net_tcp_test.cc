@@ -1,7 +1,6 @@
-#include "gradwire/security/local_peer/proc_net_tcp.h"
-
 #include <string>
 
+#include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::security {

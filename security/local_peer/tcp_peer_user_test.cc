@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/other_user.h"
 #include "gradwire/base/testing/test_needs.h"
@@ -239,7 +240,7 @@ TEST(TcpPeerUser, PeerInAnotherNetworkNamespaceIsRefused) {
   const Descriptor listener = value_or_throw(listen_at("127.0.0.1"));
   const Descriptor client = connect_to("127.0.0.1", end_of(listener).port);
   const Descriptor accepted = accept_at(listener);
-  const pid_t child = ::fork();
+  const pid_t child = fork_with_objects();
   if (child == 0) {
     if (::unshare(CLONE_NEWNET) != 0) ::_exit(2);
     ::_exit(absl::IsPermissionDenied(tcp_peer_user(accepted.get()).status()) ? 0 : 1);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 
 namespace gradwire::security {
 

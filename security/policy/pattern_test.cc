@@ -1,8 +1,8 @@
-#include "gradwire/security/policy/pattern.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "gradwire/security/policy/policy.h"
 
 namespace gradwire::security {
 namespace {

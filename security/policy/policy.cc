@@ -2,10 +2,52 @@
 
 #include <algorithm>
 
-#include "gradwire/security/policy/pattern.h"
 #include "gradwire/security/policy/policy_parser.h"
 
 namespace gradwire::security {
+
+// The usual greedy matcher: after a mismatch the last '*' takes one character more. It needs no recursion.
+bool matches(absl::string_view pattern, absl::string_view name) {
+  std::size_t p = 0;
+  std::size_t n = 0;
+  std::size_t star = absl::string_view::npos;
+  std::size_t resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != absl::string_view::npos) {
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+absl::string_view word_for(CalleeClass kind) {
+  switch (kind) {
+    case CalleeClass::kFunction:
+      return "function";
+    case CalleeClass::kClass:
+      return "class";
+    case CalleeClass::kOperator:
+      return "operator";
+    case CalleeClass::kScript:
+      return "script";
+    case CalleeClass::kReference:
+      return "reference";
+    case CalleeClass::kService:
+      return "service";
+  }
+  return "";
+}
+
 namespace {
 
 bool is_pattern(absl::string_view name) { return name.find('*') != absl::string_view::npos; }

@@ -1,17 +1,15 @@
 #include "gradwire/security/policy/policy_file.h"
 
-#include <limits>
 #include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 
 namespace gradwire::security {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 // The coarsest grain of the times of files (FAT has 2 s).
 constexpr absl::Duration kGrain = absl::Seconds(2);
 
@@ -33,31 +31,19 @@ absl::StatusOr<PolicyFile::Found> PolicyFile::read(const std::string& path) {
 PolicyFile::PolicyFile(const std::string& path, Found found, PolicyPtr policy)
     : path_(path),
       cache_(std::move(policy)),
-      examined_at_(kNever),
       stamp_(found.recent ? std::nullopt : std::optional(found.stamp)),
       text_(std::move(found.text)) {}
 
-absl::StatusOr<std::unique_ptr<PolicyFile>> PolicyFile::open(const std::string& path) {
+Repeat PolicyFile::once_a_second() { return repeat({.name = "policy-file", .period = absl::Seconds(1)}); }
+
+absl::StatusOr<std::shared_ptr<PolicyFile>> PolicyFile::open(const std::string& path, const Repeat& examine) {
   GRADWIRE_ASSIGN_OR_RETURN(Found found, read(path));
   GRADWIRE_ASSIGN_OR_RETURN(PolicyPtr policy, Policy::parse(found.text, path));
-  return std::unique_ptr<PolicyFile>(new PolicyFile(path, std::move(found), std::move(policy)));
-}
-
-Decision PolicyFile::check(absl::string_view caller, const Subject& subject, absl::Time now) {
-  const int64_t at = absl::ToUnixNanos(now);
-  const auto due = [&] {
-    const int64_t last = examined_at_.load(std::memory_order_acquire);
-    return last == kNever || at - last >= absl::ToInt64Nanoseconds(kExamineEvery);
-  };
-  if (due()) {
-    MutexLock lock(examining_);
-    // Another thread may have done it meanwhile.
-    if (due()) {
-      examine_locked();
-      examined_at_.store(at, std::memory_order_release);
-    }
-  }
-  return cache_.check(caller, subject);
+  std::shared_ptr<PolicyFile> file(new PolicyFile(path, std::move(found), std::move(policy)));
+  GRADWIRE_ASSIGN_OR_RETURN(file->examinations_, examine([weak = std::weak_ptr<PolicyFile>(file)] {
+                              if (const std::shared_ptr<PolicyFile> self = weak.lock()) self->examine();
+                            }));
+  return file;
 }
 
 // The steps:
@@ -65,7 +51,7 @@ Decision PolicyFile::check(absl::string_view caller, const Subject& subject, abs
 //   2. Read the file. It may have changed again since step 1, so the stamp that counts is that of the
 //      descriptor.
 //   3. Use the new rules, or warn. A file that cannot be read is read again at the next check.
-void PolicyFile::examine_locked() {
+void PolicyFile::examine() {
   if (stamp_ == stamp_of(path_)) return;
   absl::StatusOr<Found> found = read(path_);
   absl::Status problem = found.status();

@@ -8,33 +8,34 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
-#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/repeated_task.h"
 #include "gradwire/security/checked_file.h"
 #include "gradwire/security/policy/decision_cache.h"
 #include "gradwire/security/policy/policy.h"
 
 namespace gradwire::security {
 
-// A policy in a file, which is read again when it changes. No thread watches it: check() examines the file
-// if that was last done a second ago. Then the first question after a change is answered by the new rules. A
-// new file with a mistake, or one that others could write, is not used: the rules before it stay, and a
-// warning names the reason, once for each state of the file. Thread-safe.
+// A policy in a file, which is read again when it changes. A thread of its own examines the file once a
+// second, because a file system may take long to answer, and check() is called by threads that must not wait.
+// Until the file has been read, check() answers by the rules before. A new file with a mistake, or one that
+// others could write, is not used: the rules before it stay, and a warning names the reason, once for each
+// state of the file. Thread-safe.
 class PolicyFile {
  public:
-  // `path` must be a file that no other user may write. Errors: those of read_checked_file(); InvalidArgument
-  // for a mistake in the file, with line and column.
-  static absl::StatusOr<std::unique_ptr<PolicyFile>> open(const std::string& path);
+  // Runs a task once a second on a thread of its own.
+  static Repeat once_a_second();
+  // `path` must be a file that no other user may write. `examine` runs the examination of the file again and
+  // again; tests run it themselves. Errors: those of read_checked_file(); InvalidArgument for a mistake in
+  // the file, with line and column; Unavailable if the system has no threads left.
+  static absl::StatusOr<std::shared_ptr<PolicyFile>> open(const std::string& path,
+                                                          const Repeat& examine = once_a_second());
 
-  // `now`: on a monotonic clock.
-  Decision check(absl::string_view caller, const Subject& subject, absl::Time now);
+  // Never blocks.
+  Decision check(absl::string_view caller, const Subject& subject) { return cache_.check(caller, subject); }
 
   const std::string& path() const { return path_; }
   // Changes when the rules have changed: line numbers of another generation mean nothing.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
-
-  // Time between two examinations of the file.
-  static constexpr absl::Duration kExamineEvery = absl::Seconds(1);
 
  private:
   // The file as it was found.
@@ -47,23 +48,23 @@ class PolicyFile {
 
   PolicyFile(const std::string& path, Found found, PolicyPtr policy);
   static absl::StatusOr<Found> read(const std::string& path);
-  void examine_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(examining_);
+  void examine();
 
   const std::string path_;
   DecisionCache cache_;
-  // When the file was examined last, in nanoseconds of the caller's clock; kNever before the first question.
-  std::atomic<int64_t> examined_at_;
   std::atomic<uint64_t> generation_{1};
 
-  // Locked while a thread examines the file. Others that find it due wait for the result.
-  Mutex examining_;
+  // The members below are used only by examine(), which one thread runs, except the last one.
+
   // The state of the file that was read last. Nothing equals it if that is not certain: then the file is read
   // again.
-  std::optional<FileStamp> stamp_ ABSL_GUARDED_BY(examining_);
+  std::optional<FileStamp> stamp_;
   // The content of the file that was read last, also if it is not in use, and the error that was logged for
   // it.
-  std::string text_ ABSL_GUARDED_BY(examining_);
-  absl::Status problem_ ABSL_GUARDED_BY(examining_);
+  std::string text_;
+  absl::Status problem_;
+  // The examinations. Set by open().
+  std::shared_ptr<void> examinations_;
 };
 
 }  // namespace gradwire::security

@@ -8,12 +8,17 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/log_lines.h"
+#include "gradwire/base/threads/repeated_task.h"
 
 namespace gradwire::security {
 namespace {
@@ -40,31 +45,55 @@ class PolicyFileTest : public ::testing::Test {
     ASSERT_EQ(chmod(next.c_str(), 0600), 0);
     ASSERT_EQ(rename(next.c_str(), path_.c_str()), 0);
   }
-  // The answer for a caller, `seconds` after the beginning of the test.
-  Decision at(PolicyFile& file, double seconds, absl::string_view caller = "a") {
-    return file.check(caller, kF, absl::UnixEpoch() + absl::Seconds(1000 + seconds));
+  // Opens the file. The test runs the examinations.
+  void open() {
+    auto file = PolicyFile::open(path_, [this](std::function<void()> examine) {
+      examine_ = std::move(examine);
+      return std::shared_ptr<void>();
+    });
+    ASSERT_TRUE(file.ok()) << file.status();
+    file_ = *std::move(file);
+  }
+  // The answer for a caller by the rules that are known.
+  Decision ask(absl::string_view caller = "a") { return file_->check(caller, kF); }
+  // The same after an examination.
+  Decision ask_later(absl::string_view caller = "a") {
+    examine_();
+    return ask(caller);
   }
 
   const std::string path_ = absl::StrCat(::testing::TempDir(), "/policy-", getpid(), "-",
                                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  std::shared_ptr<PolicyFile> file_;
+  std::function<void()> examine_;
 };
 
-TEST_F(PolicyFileTest, ReadsAChangedFileAfterASecond) {
+TEST_F(PolicyFileTest, ChangedFileIsReadByTheNextExamination) {
   write("allow a function f");
-  auto file = PolicyFile::open(path_);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_TRUE(at(**file, 0).allowed);
-  const uint64_t generation = (*file)->generation();
+  open();
+  EXPECT_TRUE(ask().allowed);
+  const uint64_t generation = file_->generation();
   // The same size, and perhaps the same time: only the content says that it has changed.
   write("allow b function f");
-  EXPECT_TRUE(at(**file, 0.9).allowed);
-  EXPECT_FALSE(at(**file, 1.0).allowed);
-  EXPECT_TRUE(at(**file, 1.0, "b").allowed);
-  EXPECT_NE((*file)->generation(), generation);
+  // check() does not read the file.
+  EXPECT_TRUE(ask().allowed);
+  EXPECT_EQ(file_->generation(), generation);
+  EXPECT_FALSE(ask_later().allowed);
+  EXPECT_TRUE(ask("b").allowed);
+  EXPECT_NE(file_->generation(), generation);
   replace("\ndeny * function f");
-  EXPECT_TRUE(at(**file, 1.9, "b").allowed);
-  EXPECT_EQ(at(**file, 2.1, "b").line, 2);
-  EXPECT_FALSE(at(**file, 2.1, "b").allowed);
+  EXPECT_TRUE(ask("b").allowed);
+  EXPECT_EQ(ask_later("b").line, 2);
+  EXPECT_FALSE(ask("b").allowed);
+}
+
+TEST_F(PolicyFileTest, ThreadOfItsOwnExaminesTheFile) {
+  write("allow a function f");
+  auto file = PolicyFile::open(path_, repeat({.name = "policy-file", .period = absl::Milliseconds(1)}));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->check("a", kF).allowed);
+  replace("deny a function f");
+  EXPECT_TRUE(eventually([&] { return !(*file)->check("a", kF).allowed; }));
 }
 
 // The times of files have a grain of some milliseconds, so the second version may have the stamp of the
@@ -72,63 +101,52 @@ TEST_F(PolicyFileTest, ReadsAChangedFileAfterASecond) {
 TEST_F(PolicyFileTest, ChangesWithinTheGrainOfTimesAreSeen) {
   for (int i = 0; i < 50; ++i) {
     write("allow a function f");
-    auto file = PolicyFile::open(path_);
+    open();
     std::ofstream(path_) << "allow b function f";
-    ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_FALSE(at(**file, 0).allowed) << i;
+    EXPECT_FALSE(ask_later().allowed) << i;
   }
-}
-
-TEST_F(PolicyFileTest, AChangeBeforeTheFirstQuestionIsSeen) {
-  write("allow a function f");
-  auto file = PolicyFile::open(path_);
-  ASSERT_TRUE(file.ok()) << file.status();
-  replace("deny a function f");
-  EXPECT_FALSE(at(**file, 0).allowed);
 }
 
 TEST_F(PolicyFileTest, ABadFileKeepsTheOldRulesAndWarnsOnce) {
   write("allow a function f");
-  auto file = PolicyFile::open(path_);
-  ASSERT_TRUE(file.ok()) << file.status();
+  open();
   replace("deny a function f\nallow a functoin g");
   testing::internal::CaptureStderr();
-  for (int second = 0; second < 5; ++second) EXPECT_TRUE(at(**file, second).allowed);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(ask_later().allowed);
   EXPECT_THAT(captured_lines("policy"), ElementsAre(AllOf(HasSubstr("the old policy stays in force"),
                                                           HasSubstr(path_ + ":2:9: unknown"))));
   // The next mistake is a new one.
   replace("allow a functoin g");
   testing::internal::CaptureStderr();
-  EXPECT_TRUE(at(**file, 6).allowed);
-  EXPECT_TRUE(at(**file, 7).allowed);
+  EXPECT_TRUE(ask_later().allowed);
+  EXPECT_TRUE(ask_later().allowed);
   EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr(path_ + ":1:9: unknown")));
   // When it is mended, it is used, also if the first version comes back.
   replace("deny a function f");
-  EXPECT_FALSE(at(**file, 8).allowed);
+  EXPECT_FALSE(ask_later().allowed);
   replace("bad");
   testing::internal::CaptureStderr();
-  EXPECT_FALSE(at(**file, 9).allowed);
+  EXPECT_FALSE(ask_later().allowed);
   EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr(path_ + ":1:1: unknown word")));
   replace("allow a function f");
-  EXPECT_TRUE(at(**file, 10).allowed);
+  EXPECT_TRUE(ask_later().allowed);
 }
 
 TEST_F(PolicyFileTest, AMissingOrUnprotectedFileKeepsTheOldRules) {
   write("allow a function f");
-  auto file = PolicyFile::open(path_);
-  ASSERT_TRUE(file.ok()) << file.status();
+  open();
   ASSERT_EQ(unlink(path_.c_str()), 0);
   testing::internal::CaptureStderr();
-  EXPECT_TRUE(at(**file, 0).allowed);
-  EXPECT_TRUE(at(**file, 1).allowed);
+  EXPECT_TRUE(ask_later().allowed);
+  EXPECT_TRUE(ask_later().allowed);
   EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr("cannot open the policy file " + path_)));
   write("deny a function f");
   ASSERT_EQ(chmod(path_.c_str(), 0620), 0);
   testing::internal::CaptureStderr();
-  EXPECT_TRUE(at(**file, 2).allowed);
+  EXPECT_TRUE(ask_later().allowed);
   EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr("chmod go-w " + path_)));
   ASSERT_EQ(chmod(path_.c_str(), 0640), 0);
-  EXPECT_FALSE(at(**file, 3).allowed);
+  EXPECT_FALSE(ask_later().allowed);
 }
 
 TEST_F(PolicyFileTest, AFileThatOthersCanWriteIsRefused) {
@@ -172,24 +190,20 @@ TEST_F(PolicyFileTest, WhatCannotBeReadIsRefused) {
 
 TEST_F(PolicyFileTest, ThreadsAskWhileTheFileChanges) {
   write("allow * function f");
-  auto file = PolicyFile::open(path_);
-  ASSERT_TRUE(file.ok()) << file.status();
-  std::atomic<int> second{0};
+  open();
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       while (!stop) {
-        const Decision decision = at(**file, second, absl::StrCat("w", i));
+        const Decision decision = ask(absl::StrCat("w", i));
         EXPECT_EQ(decision.line, decision.allowed ? 1 : 2);
       }
     });
   }
   for (int i = 1; i <= 50; ++i) {
     replace(i % 2 == 0 ? "allow * function f" : "\ndeny * function f");
-    second = i;
-    // After the change every thread gets the new answer.
-    EXPECT_EQ(at(**file, i).allowed, i % 2 == 0);
+    EXPECT_EQ(ask_later().allowed, i % 2 == 0);
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "gradwire/security/policy/pattern.h"
+#include "gradwire/security/policy/policy.h"
 
 // A line is cut into tokens first, then read from the left to the right. The first mistake ends the parsing.
 namespace gradwire::security {

@@ -2,7 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gradwire/security/policy/rule.h"
+#include "gradwire/security/policy/policy.h"
 
 namespace gradwire::security {
 

@@ -12,7 +12,7 @@ namespace {
 
 class CertificateCredentials final : public Credentials {
  public:
-  explicit CertificateCredentials(std::unique_ptr<RotatingCertificates> certificates)
+  explicit CertificateCredentials(std::shared_ptr<const RotatingCertificates> certificates)
       : certificates_(std::move(certificates)), worker_(certificates_->current()->worker) {}
 
   Kind kind() const override { return Kind::kCertificate; }
@@ -27,16 +27,17 @@ class CertificateCredentials final : public Credentials {
   }
 
  private:
-  const std::unique_ptr<RotatingCertificates> certificates_;
+  const std::shared_ptr<const RotatingCertificates> certificates_;
   // A rotation does not change it.
   const PeerIdentity worker_;
 };
 
 }  // namespace
 
-absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFiles& files, Clock& clock) {
-  absl::StatusOr<std::unique_ptr<RotatingCertificates>> certificates =
-      RotatingCertificates::open(files, clock);
+absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFiles& files,
+                                                            const Repeat& examine) {
+  absl::StatusOr<std::shared_ptr<RotatingCertificates>> certificates =
+      RotatingCertificates::open(files, examine);
   if (!certificates.ok()) return certificates.status();
   return std::make_shared<CertificateCredentials>(*std::move(certificates));
 }

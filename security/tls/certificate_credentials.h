@@ -1,7 +1,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "gradwire/base/clock.h"
+#include "gradwire/base/threads/repeated_task.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/tls/certificates/certificate_files.h"
 
@@ -13,10 +13,12 @@ namespace gradwire::security {
 // one.
 //
 // The files are checked now. When they change, new connections use the new ones, as soon as these are valid
-// and name the same worker; connections that exist go on. `clock`, which must outlive the credentials, says
-// when to check for changes: at most once a second, when a connection begins. Errors: InvalidArgument,
-// NotFound or PermissionDenied, with a sentence that names the file and the remedy.
-absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFiles& files,
-                                                            Clock& clock = Clock::system());
+// and name the same worker; connections that exist go on. `examine` examines the files again and again, by
+// default once a second on a thread of its own, because a file system may take long to answer; tests run the
+// examinations themselves. Errors: InvalidArgument, NotFound or PermissionDenied, with a sentence that names
+// the file and the remedy; Unavailable if the system has no threads left.
+absl::StatusOr<CredentialsPtr> make_certificate_credentials(
+    const CertificateFiles& files,
+    const Repeat& examine = repeat({.name = "certificates", .period = absl::Seconds(1)}));
 
 }  // namespace gradwire::security

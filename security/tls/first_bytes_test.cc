@@ -1,9 +1,9 @@
-#include "gradwire/security/tls/first_bytes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "gradwire/security/tls/tls_handshake.h"
 
 namespace gradwire::security {
 namespace {

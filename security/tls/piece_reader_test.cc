@@ -1,10 +1,10 @@
-#include "gradwire/security/tls/piece_reader.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 #include <vector>
+
+#include "gradwire/security/tls/tls_stream.h"
 
 namespace gradwire::security {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "gradwire/security/testing/certificates.h"
-#include "gradwire/security/tls/buffer_bio.h"
 #include "gradwire/security/tls/byte_buffers.h"
 #include "gradwire/security/tls/certificates/openssl.h"
 

@@ -2,13 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "gradwire/base/manual_clock.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/log_lines.h"
+#include "gradwire/base/threads/repeated_task.h"
 #include "gradwire/security/testing/certificates.h"
 #include "gradwire/security/tls/certificate_credentials.h"
 #include "gradwire/security/tls/handshake_fixture.h"
@@ -24,12 +27,17 @@ class Rotation : public ::testing::Test {
  protected:
   void SetUp() override {
     both_ = old_.pem() + new_.pem();
-    rotated_ = make(files_);
+    rotated_ = make(files_, &examine_);
     peer_ = make(old_.write(old_.issue({.uris = {"gradwire://job/peer"}}), both_));
   }
 
-  CredentialsPtr make(const CertificateFiles& files) {
-    absl::StatusOr<CredentialsPtr> made = make_certificate_credentials(files, clock_);
+  // `examine`: gets the examination of the files, which the test runs.
+  CredentialsPtr make(const CertificateFiles& files, std::function<void()>* examine = nullptr) {
+    absl::StatusOr<CredentialsPtr> made =
+        make_certificate_credentials(files, [examine](std::function<void()> task) {
+          if (examine != nullptr) *examine = std::move(task);
+          return std::shared_ptr<void>();
+        });
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   }
@@ -55,24 +63,26 @@ class Rotation : public ::testing::Test {
     replace_file(files_.key, pem.key);
   }
 
-  ManualClock clock_;
   TestAuthority old_{"Old authority"};
   TestAuthority new_{"New authority"};
   std::string both_;
   CertificateFiles files_ = old_.write(old_.issue({.uris = {"gradwire://job/a"}}), old_.pem() + new_.pem());
   CredentialsPtr rotated_;
+  // Examines the files of `rotated_`.
+  std::function<void()> examine_;
   CredentialsPtr peer_;
 };
 
-TEST_F(Rotation, NewConnectionsUseTheNewFilesAfterASecond) {
+TEST_F(Rotation, NewConnectionsUseTheNewFiles) {
   EXPECT_EQ(authority_in_use(), "old");
   Ends existing(rotated_, peer_);
   existing.run();
   ASSERT_TRUE(existing.done());
 
   replace_all(new_.issue({.uris = {"gradwire://job/a"}}));
+  // A connection that begins does not read the files.
   EXPECT_EQ(authority_in_use(), "old");
-  clock_.advance(absl::Seconds(1));
+  examine_();
   EXPECT_EQ(authority_in_use(), "new");
   EXPECT_EQ(authority_in_use(true), "new");
 
@@ -87,13 +97,26 @@ TEST_F(Rotation, NewConnectionsUseTheNewFilesAfterASecond) {
   EXPECT_EQ(read, "hello");
 }
 
+TEST_F(Rotation, ThreadOfItsOwnExaminesTheFiles) {
+  absl::StatusOr<CredentialsPtr> made =
+      make_certificate_credentials(files_, repeat({.name = "certificates", .period = absl::Milliseconds(1)}));
+  ASSERT_TRUE(made.ok()) << made.status();
+  rotated_ = *std::move(made);
+  EXPECT_EQ(authority_in_use(), "old");
+  ::testing::internal::CaptureStderr();
+  replace_all(new_.issue({.uris = {"gradwire://job/a"}}));
+  EXPECT_TRUE(eventually([&] { return authority_in_use() == "new"; }));
+  // Between the two files a warning may be due.
+  ::testing::internal::GetCapturedStderr();
+}
+
 TEST_F(Rotation, BadFilesLeaveThePreviousOnesInUseAndWarnOnce) {
   const TestAuthority::Pem next = new_.issue({.uris = {"gradwire://job/a"}});
   ::testing::internal::CaptureStderr();
   // 1. The certificate is new, the key is not yet.
   replace_file(files_.certificate, next.certificate);
   for (int i = 0; i < 3; ++i) {
-    clock_.advance(absl::Seconds(1));
+    examine_();
     EXPECT_EQ(authority_in_use(), "old");
   }
   const std::vector<std::string> mismatch = captured_lines("are not used");
@@ -105,7 +128,7 @@ TEST_F(Rotation, BadFilesLeaveThePreviousOnesInUseAndWarnOnce) {
   ::testing::internal::CaptureStderr();
   replace_file(files_.key, next.key.substr(0, next.key.size() / 2));
   for (int i = 0; i < 3; ++i) {
-    clock_.advance(absl::Seconds(1));
+    examine_();
     EXPECT_EQ(authority_in_use(), "old");
   }
   const std::vector<std::string> half = captured_lines("are not used");
@@ -115,7 +138,7 @@ TEST_F(Rotation, BadFilesLeaveThePreviousOnesInUseAndWarnOnce) {
   // 3. All of it.
   ::testing::internal::CaptureStderr();
   replace_file(files_.key, next.key);
-  clock_.advance(absl::Seconds(1));
+  examine_();
   EXPECT_EQ(authority_in_use(), "new");
   EXPECT_EQ(captured_lines("are not used").size(), 0);
 }
@@ -123,7 +146,7 @@ TEST_F(Rotation, BadFilesLeaveThePreviousOnesInUseAndWarnOnce) {
 TEST_F(Rotation, CertificateOfAnotherWorkerIsNotUsed) {
   ::testing::internal::CaptureStderr();
   replace_all(new_.issue({.uris = {"gradwire://job/b"}}));
-  clock_.advance(absl::Seconds(1));
+  examine_();
   EXPECT_EQ(authority_in_use(), "old");
   const std::vector<std::string> lines = captured_lines("are not used");
   ASSERT_EQ(lines.size(), 1);
@@ -135,10 +158,10 @@ TEST_F(Rotation, ExpiredAndMissingFilesAreNotUsed) {
   const std::string certificate = read_text(files_.certificate);
   ::testing::internal::CaptureStderr();
   replace_all(new_.issue({.uris = {"gradwire://job/a"}, .from = -absl::Hours(2), .until = -absl::Hours(1)}));
-  clock_.advance(absl::Seconds(1));
+  examine_();
   EXPECT_EQ(authority_in_use(), "old");
   ASSERT_EQ(std::remove(files_.authority.c_str()), 0);
-  clock_.advance(absl::Seconds(1));
+  examine_();
   EXPECT_EQ(authority_in_use(), "old");
   const std::vector<std::string> lines = captured_lines("are not used");
   ASSERT_EQ(lines.size(), 2);
@@ -164,7 +187,7 @@ TEST_F(Rotation, ConnectionsOfSeveralThreadsBeginDuringRotations) {
   std::thread other(connect);
   for (int i = 0; i < 10; ++i) {
     replace_all(i % 2 == 0 ? next : first);
-    clock_.advance(absl::Seconds(1));
+    examine_();
     Ends ends(rotated_, peer_);
     ends.run();
     EXPECT_TRUE(ends.done());
@@ -182,14 +205,14 @@ TEST_F(Rotation, FilesBehindAChangedLinkAreUsed) {
   const std::string key_link = files_.key + ".link";
   ASSERT_EQ(::symlink(files_.certificate.c_str(), link.c_str()), 0);
   ASSERT_EQ(::symlink(files_.key.c_str(), key_link.c_str()), 0);
-  rotated_ = make({.certificate = link, .key = key_link, .authority = files_.authority});
+  rotated_ = make({.certificate = link, .key = key_link, .authority = files_.authority}, &examine_);
   EXPECT_EQ(authority_in_use(), "old");
   const CertificateFiles next = new_.worker("job", "a");
   ASSERT_EQ(::symlink(next.certificate.c_str(), (link + "2").c_str()), 0);
   ASSERT_EQ(::symlink(next.key.c_str(), (key_link + "2").c_str()), 0);
   ASSERT_EQ(std::rename((link + "2").c_str(), link.c_str()), 0);
   ASSERT_EQ(std::rename((key_link + "2").c_str(), key_link.c_str()), 0);
-  clock_.advance(absl::Seconds(1));
+  examine_();
   EXPECT_EQ(authority_in_use(), "new");
 }
 

@@ -1,18 +1,25 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/security/credentials.h"
-#include "gradwire/security/tls/buffer_bio.h"
 #include "gradwire/security/tls/byte_buffers.h"
 #include "gradwire/security/tls/certificates/certificate_set.h"
 #include "gradwire/security/tls/certificates/handshake_checks.h"
 #include "gradwire/security/tls/tls_parts.h"
 
 namespace gradwire::security {
+
+// Judges the first bytes that the peer of a TLS handshake has sent, before OpenSSL sees them. `ended`: no
+// more bytes follow. Returns OK if they are TLS; an Unauthenticated error that describes what the peer speaks
+// instead; nothing if more bytes are needed. A refusal of Gradwire's own, which a server sends to a client
+// with other credentials, is shown, escaped.
+std::optional<absl::Status> judge_first_bytes(absl::string_view bytes, bool ended, const std::string& peer);
 
 // The TLS handshake of one end. Each end checks the other one's certificate. The application protocol (ALPN)
 // is "gradwire-PURPOSE/1".

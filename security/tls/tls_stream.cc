@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/security/tls/piece_reader.h"
 #include "gradwire/security/tls/tls_errors.h"
 
 namespace gradwire::security {

@@ -1,8 +1,7 @@
-#include "gradwire/security/token/hmac.h"
-
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "gradwire/security/token/token_handshake.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::security {

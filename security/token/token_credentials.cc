@@ -1,5 +1,7 @@
 #include "gradwire/security/token/token_credentials.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -9,16 +11,97 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/base/error.h"
+#include "gradwire/security/message_handshake.h"
+#include "gradwire/security/peer_identity.h"
+#include "gradwire/security/secret.h"
 #include "gradwire/security/token/random_bytes.h"
 #include "gradwire/security/token/record.h"
-#include "gradwire/security/token/socket_addresses.h"
 #include "gradwire/security/token/token_handshake.h"
-#include "gradwire/security/token/token_message_handshake.h"
 
 namespace gradwire::security {
 namespace {
+
+// The two addresses of a connection as one end sees them, in a form that both ends write alike:
+// "10.0.0.1:80" or "[2001:db8::1]:80". An IPv4-mapped IPv6 address is written as IPv4, because one end may
+// use an IPv6 socket and the other one an IPv4 socket. The scope of a link-local address is left out, because
+// it is a number of the host. Empty for sockets without such addresses (Unix sockets).
+struct SocketAddresses {
+  std::string own;
+  std::string peer;
+};
+
+std::string canonical(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
+    return absl::StrCat(text, ":", ntohs(in.sin_port));
+  }
+  if (address.ss_family != AF_INET6) return "";
+  const auto& in6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) {
+    ::inet_ntop(AF_INET, in6.sin6_addr.s6_addr + 12, text, sizeof(text));
+    return absl::StrCat(text, ":", ntohs(in6.sin6_port));
+  }
+  ::inet_ntop(AF_INET6, &in6.sin6_addr, text, sizeof(text));
+  return absl::StrCat("[", text, "]:", ntohs(in6.sin6_port));
+}
+
+std::string address_by(int (*call)(int, sockaddr*, socklen_t*), int socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  return call(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? canonical(address) : "";
+}
+
+int own_name(int socket, sockaddr* address, socklen_t* size) { return ::getsockname(socket, address, size); }
+int peer_name(int socket, sockaddr* address, socklen_t* size) { return ::getpeername(socket, address, size); }
+
+// The addresses of a connected socket; empty ones if the connection has ended.
+SocketAddresses socket_addresses(int socket) {
+  return {address_by(own_name, socket), address_by(peer_name, socket)};
+}
+
+// TokenHandshake over messages, each of which is one record. Not thread-safe.
+class TokenMessageHandshake : public MessageHandshake {
+ public:
+  // `key`: handshake_key().
+  TokenMessageHandshake(const Secret& key, TokenHandshake::Options options)
+      : handshake_(key, std::move(options)) {
+    identity_.proof = PeerIdentity::Proof::kToken;
+  }
+
+  Reaction start() override { return take(handshake_.start()); }
+  Reaction receive(absl::string_view message) override;
+  const PeerIdentity& peer() const override { return identity_; }
+
+ private:
+  Reaction take(TokenHandshake::Reaction reaction);
+
+  TokenHandshake handshake_;
+  PeerIdentity identity_;
+};
+
+MessageHandshake::Reaction TokenMessageHandshake::receive(absl::string_view message) {
+  RecordParser parser;
+  const absl::StatusOr<std::size_t> taken = parser.add(message);
+  if (!taken.ok()) return take(handshake_.receive_garbage(taken.status().message()));
+  if (!parser.complete() || *taken != message.size()) {
+    return take(
+        handshake_.receive_garbage("malformed record of the handshake: its message has another length"));
+  }
+  return take(handshake_.receive(parser.take()));
+}
+
+MessageHandshake::Reaction TokenMessageHandshake::take(TokenHandshake::Reaction reaction) {
+  if (reaction.done) identity_.name = handshake_.peer_name();
+  return {.send = reaction.send.has_value() ? reaction.send->encode() : "",
+          .done = reaction.done,
+          .failure = std::move(reaction.failure)};
+}
 
 // TokenHandshake over a non-blocking socket.
 class TokenSocketHandshake : public SocketHandshake {

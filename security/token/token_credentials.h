@@ -3,7 +3,7 @@
 #include "absl/status/statusor.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/secret.h"
-#include "gradwire/security/token/token_size.h"
+#include "gradwire/security/token/token_file.h"
 
 namespace gradwire::security {
 

@@ -7,9 +7,16 @@
 #include "gradwire/security/checked_file.h"
 #include "gradwire/security/private_file.h"
 #include "gradwire/security/token/random_bytes.h"
-#include "gradwire/security/token/token_size.h"
 
 namespace gradwire::security {
+
+absl::Status check_token_size(absl::string_view what, const Secret& token, absl::string_view file) {
+  if (token.size() >= kMinTokenBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " has ", token.size(), " bytes, expected at least ", kMinTokenBytes,
+                   "; make one with: (umask 077; openssl rand -hex 32 > ", file, ")"));
+}
+
 namespace {
 
 constexpr FileKind kTokenFile = {.what = "token file",

@@ -5,9 +5,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/security/secret.h"
 
 namespace gradwire::security {
+
+// A shorter token could be guessed by trying.
+inline constexpr std::size_t kMinTokenBytes = 32;
+
+// InvalidArgument, with the way to make a token in `file`, if the token is shorter. `what` names it, for
+// example "the token".
+absl::Status check_token_size(absl::string_view what, const Secret& token, absl::string_view file = "FILE");
 
 // A file with the token of a job. The token is its content without one newline at the end. It is not decoded:
 // 64 hexadecimal digits are a token of 64 bytes.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,6 +13,15 @@
 #include "gradwire/security/token/record.h"
 
 namespace gradwire::security {
+
+// HMAC-SHA256 (RFC 2104).
+inline constexpr std::size_t kHmacBytes = 32;
+using Hmac = std::array<char, kHmacBytes>;
+
+// REQUIRES: the key is not empty.
+Hmac hmac_sha256(const Secret& key, absl::string_view message);
+
+inline absl::string_view view(const Hmac& hmac) { return {hmac.data(), hmac.size()}; }
 
 // The key of the handshakes of a job with this token. REQUIRES: the token is not empty.
 Secret handshake_key(const Secret& token);

@@ -9,7 +9,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/calls/pause.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 
 namespace gradwire::store {
 namespace {

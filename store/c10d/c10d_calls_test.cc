@@ -15,7 +15,7 @@
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/c10d/c10d_client.h"
 #include "gradwire/store/calls/key_list.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/store/c10d/c10d_calls.h"
 #include "gradwire/store/calls/pause.h"
@@ -100,7 +101,7 @@ absl::StatusOr<StoreCaller::Answer> C10dClient::call(proto::Request& request, ab
       if (broken && absl::IsUnavailable(status)) status = explain(request, status, until);
       may_repeat = !once;
     }
-    if (!may_repeat || !absl::IsUnavailable(status)) return named(status);
+    if (!may_repeat || !(absl::IsUnavailable(status) || is_local_shortage(status))) return named(status);
     log(LogLevel::kInfo, "repeats a call to the ", options_.name, ": ", status.message());
     const absl::Time now = clock_.now();
     // After a connection that lasted for a while, start counting anew.

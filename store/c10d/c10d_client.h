@@ -10,8 +10,8 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/c10d/c10d_socket.h"
+#include "gradwire/store/calls/endpoint.h"
 #include "gradwire/store/calls/store_caller.h"
-#include "gradwire/store/tcp/endpoint.h"
 
 namespace gradwire::store {
 

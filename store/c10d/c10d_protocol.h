@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 
 // The protocol of torch.distributed's TCPStore (c10d::TCPStore of PyTorch 2.11), which a TcpStore's server
 // and client also speak.

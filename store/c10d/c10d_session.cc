@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/calls/key_list.h"
-#include "gradwire/store/memory/limits.h"
-#include "gradwire/store/memory/quoted_key.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
+#include "gradwire/store/interface/limits.h"
+#include "gradwire/store/interface/quoted_key.h"
 
 namespace gradwire::store {
 namespace {

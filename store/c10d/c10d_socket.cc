@@ -14,12 +14,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gradwire/security/local_peer/user_guard.h"
 #include "gradwire/store/c10d/c10d_protocol.h"
 #include "gradwire/transport/refused.h"
-#include "gradwire/transport/tcp/address.h"
-#include "gradwire/transport/tcp/dial.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/dial.h"
 
 namespace gradwire::store {
 namespace {
@@ -89,6 +90,8 @@ absl::StatusOr<Descriptor> C10dSocket::connect(const Endpoint& endpoint, Clock& 
       return socket;
     }
   }
+  if (is_shortage(error))
+    return system_status(absl::StrCat("cannot connect to ", to_string(endpoint)), error);
   const std::string text = absl::StrCat("cannot connect to ", to_string(endpoint), ": ",
                                         error == ETIME ? "no answer in time" : std::strerror(error));
   return error == ECONNREFUSED ? transport::refused_error(text) : absl::UnavailableError(text);

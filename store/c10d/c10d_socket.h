@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/calls/endpoint.h"
 
 namespace gradwire::store {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "gradwire/proto/store.pb.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 
 // Lists of keys and of values in messages (proto/store.proto, KeyList).
 namespace gradwire::store {

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/start_thread.h"
 
 namespace gradwire::store {
 namespace {
@@ -23,7 +25,11 @@ constexpr absl::Duration kRetryAfter = absl::Milliseconds(200);
 }  // namespace
 
 EtcdLease::EtcdLease(EtcdClient& client, absl::Duration ttl, std::string name, Clock& clock)
-    : client_(client), ttl_(ttl), name_(std::move(name)), clock_(clock), thread_([this] { run(); }) {}
+    : client_(client),
+      ttl_(ttl),
+      name_(std::move(name)),
+      clock_(clock),
+      thread_(value_or_throw(start_thread("etcd-lease", [this] { run(); }))) {}
 
 EtcdLease::~EtcdLease() {
   int64_t id;
@@ -66,11 +72,17 @@ absl::StatusOr<int64_t> EtcdLease::id(absl::Time deadline) {
     // From here on other callers wait, also those that come while etcd does not answer.
     granting_ = true;
   }
-  const absl::StatusOr<int64_t> result = grant(deadline);
-  MutexLock lock(mutex_);
-  granting_ = false;
-  if (result.ok()) id_ = *result;
-  wake_.notify_all();
+  absl::StatusOr<int64_t> result = 0;
+  {
+    // If this call throws, another one requests the lease.
+    const absl::Cleanup ended = [&] {
+      MutexLock lock(mutex_);
+      granting_ = false;
+      if (result.ok()) id_ = *result;
+      wake_.notify_all();
+    };
+    result = grant(deadline);
+  }
   return result;
 }
 
@@ -130,14 +142,16 @@ bool EtcdLease::keep_alive(int64_t id) {
                                                     if (stopping_) return grpc::Status::CANCELLED;
                                                     context_ = &context;
                                                   }
+                                                  const absl::Cleanup ended = [this] {
+                                                    MutexLock lock(mutex_);
+                                                    context_ = nullptr;
+                                                  };
                                                   auto stream = member.lease->LeaseKeepAlive(&context);
                                                   const bool answered =
                                                       stream->Write(request) && stream->Read(&response);
                                                   stream->WritesDone();
                                                   if (answered) context.TryCancel();
                                                   const grpc::Status end = stream->Finish();
-                                                  MutexLock lock(mutex_);
-                                                  context_ = nullptr;
                                                   return answered ? grpc::Status::OK : end;
                                                 });
   if (!status.ok()) return false;

@@ -7,12 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <new>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/store/etcd/etcd_channel.h"
 #include "gradwire/store/etcd/etcd_client.h"
 #include "gradwire/store/etcd/etcd_process.h"
 #include "gradwire/store/etcd_store.h"
@@ -143,6 +144,29 @@ TEST(EtcdLease, DeadlineIsKeptWhileAnotherCallAsksForTheLease) {
   asking.join();
   ASSERT_TRUE(slow_result.ok()) << slow_result.status();
   EXPECT_EQ(*lease.id(clock.now() + kKeyTimeout), *slow_result);
+}
+
+// A clock that throws at each second question.
+class ThrowingClock : public Clock {
+ public:
+  absl::Time now() const override {
+    if (++questions_ % 2 == 0) throw std::bad_alloc();
+    return Clock::system().now();
+  }
+  void wait_until(Mutex&, CondVar&, absl::Time) override {}
+
+ private:
+  mutable std::atomic<int> questions_{0};
+};
+
+TEST(EtcdLease, IsRequestedAgainAfterAnException) {
+  ThrowingClock throwing;
+  EtcdClient client({.members = value_or_throw(open_etcd_members({"127.0.0.1:1"}, {})), .name = "store"},
+                    throwing);
+  EtcdLease lease(client, absl::Seconds(30), "EtcdStore \"job\"", Clock::system());
+  EXPECT_THROW((void)lease.id(absl::InfinitePast()), std::bad_alloc);
+  // It does not wait for a call that has ended.
+  EXPECT_THROW((void)lease.id(absl::InfinitePast()), std::bad_alloc);
 }
 
 }  // namespace

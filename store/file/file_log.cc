@@ -14,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/file_size_limit.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/base/stable_hash.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 
 namespace gradwire::store {
 namespace {
@@ -73,6 +75,7 @@ bool read_all(int fd, char* into, std::size_t size, off_t at) {
 }
 
 bool write_all(int fd, absl::string_view bytes, off_t at) {
+  const NoFileSizeSignal no_signal;
   while (!bytes.empty()) {
     const ssize_t put = pwrite(fd, bytes.data(), bytes.size(), at);
     if (put < 0 && errno == EINTR) continue;
@@ -92,16 +95,10 @@ absl::StatusCode code_of(int error) {
     case EPERM:
     case EROFS:
       return absl::StatusCode::kPermissionDenied;
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE:
-      return absl::StatusCode::kResourceExhausted;
     case EISDIR:
       return absl::StatusCode::kInvalidArgument;
     default:
-      return absl::StatusCode::kUnavailable;
+      return is_shortage(error) ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable;
   }
 }
 
@@ -110,13 +107,16 @@ absl::StatusCode code_of(int error) {
 FileLog::~FileLog() { close(); }
 
 void FileLog::close() {
-  if (fd_ >= 0) ::close(fd_);  // Releases both locks.
-  fd_ = -1;
+  fd_.reset();  // Releases both locks.
   offset_ = 0;
 }
 
 absl::Status FileLog::error(absl::StatusCode code, absl::string_view what) const {
   return absl::Status(code, absl::StrCat("FileStore ", path_, ": ", what));
+}
+
+absl::Status FileLog::os_error(absl::string_view what, int error_number) const {
+  return error(code_of(error_number), system_status(what, error_number).message());
 }
 
 absl::Status FileLog::open(const std::string& path, Clock& clock, absl::Time deadline) {
@@ -138,14 +138,17 @@ absl::Status FileLog::open(const std::string& path, Clock& clock, absl::Time dea
 absl::Status FileLog::open_once(const std::string& path, Clock& clock, absl::Time deadline) {
   close();
   path_ = path;
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-  if (fd_ < 0) {
+  fd_ = Descriptor::from(
+      [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600); });
+  if (!fd_.valid()) {
     const int why = errno;
-    return error(why == ENXIO || why == ELOOP ? absl::StatusCode::kInvalidArgument : code_of(why),
-                 absl::StrCat("cannot open or create the file: ", std::strerror(why)));
+    constexpr absl::string_view kWhat = "cannot open or create the file";
+    if (why == ENXIO || why == ELOOP)
+      return error(absl::StatusCode::kInvalidArgument, absl::StrCat(kWhat, ": ", std::strerror(why)));
+    return os_error(kWhat, why);
   }
   struct stat status = {};
-  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (fstat(fd_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return error(absl::StatusCode::kInvalidArgument, "the path is not a regular file; choose another path");
   }
   GRADWIRE_RETURN_IF_ERROR(check_owner(status));
@@ -153,7 +156,7 @@ absl::Status FileLog::open_once(const std::string& path, Clock& clock, absl::Tim
   GRADWIRE_RETURN_IF_ERROR(check_header());
   // Always succeeds: only is_alone() takes this lock exclusively, and releases it again while it holds the
   // data lock.
-  if (!set_lock(fd_, kPresenceLock, F_RDLCK)) {
+  if (!set_lock(fd_.get(), kPresenceLock, F_RDLCK)) {
     return error(absl::StatusCode::kFailedPrecondition,
                  absl::StrCat("cannot lock the file: ", std::strerror(errno),
                               "; use a file system that supports locks"));
@@ -167,7 +170,7 @@ absl::Status FileLog::check_owner(const struct stat& file) const {
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   struct stat folder = {};
   if (stat(parent.empty() ? "." : parent.c_str(), &folder) != 0)
-    return error(code_of(errno), std::strerror(errno));
+    return os_error("cannot examine its folder", errno);
   const bool is_shared = (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWOTH | S_IWGRP)) != 0;
   if (!is_shared || file.st_uid == ::geteuid() || file.st_uid == folder.st_uid) return absl::OkStatus();
   return error(absl::StatusCode::kPermissionDenied,
@@ -177,16 +180,16 @@ absl::Status FileLog::check_owner(const struct stat& file) const {
 
 absl::Status FileLog::check_header() {
   struct stat status = {};
-  if (fstat(fd_, &status) != 0) return error(absl::StatusCode::kUnavailable, std::strerror(errno));
+  if (fstat(fd_.get(), &status) != 0) return error(absl::StatusCode::kUnavailable, std::strerror(errno));
   const std::size_t size = std::min<std::size_t>(status.st_size, kMagicBytes);
   char found[kMagicBytes];
-  if (!read_all(fd_, found, size, 0) || std::memcmp(found, kFileMagic, size) != 0) {
+  if (!read_all(fd_.get(), found, size, 0) || std::memcmp(found, kFileMagic, size) != 0) {
     // The file belongs to another program: do not change it.
     return error(absl::StatusCode::kInvalidArgument,
                  "the file exists and was not written by a FileStore; choose another path");
   }
-  if (size < kMagicBytes && !write_all(fd_, {kFileMagic, kMagicBytes}, 0)) {
-    return error(code_of(errno), std::strerror(errno));
+  if (size < kMagicBytes && !write_all(fd_.get(), {kFileMagic, kMagicBytes}, 0)) {
+    return os_error("cannot write the file", errno);
   }
   offset_ = kMagicBytes;
   return absl::OkStatus();
@@ -195,7 +198,7 @@ absl::Status FileLog::check_header() {
 absl::Status FileLog::lock(bool exclusive, Clock& clock, absl::Time deadline) {
   deadline = std::max(deadline, clock.now() + kMinLockTime);
   absl::Duration pause = absl::Microseconds(50);
-  while (!set_lock(fd_, kDataLock, exclusive ? F_WRLCK : F_RDLCK)) {
+  while (!set_lock(fd_.get(), kDataLock, exclusive ? F_WRLCK : F_RDLCK)) {
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
       return error(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("cannot lock the file: ", std::strerror(errno),
@@ -210,7 +213,7 @@ absl::Status FileLog::lock(bool exclusive, Clock& clock, absl::Time deadline) {
   // The last user of the file may have removed it while this process waited for the lock. A lock on a
   // removed file excludes no other process.
   struct stat open_file = {}, path_file = {};
-  if (fstat(fd_, &open_file) != 0 || stat(path_.c_str(), &path_file) != 0 ||
+  if (fstat(fd_.get(), &open_file) != 0 || stat(path_.c_str(), &path_file) != 0 ||
       open_file.st_ino != path_file.st_ino || open_file.st_dev != path_file.st_dev) {
     unlock();
     return error(absl::StatusCode::kUnavailable, "the file has been removed or replaced");
@@ -218,31 +221,31 @@ absl::Status FileLog::lock(bool exclusive, Clock& clock, absl::Time deadline) {
   return absl::OkStatus();
 }
 
-void FileLog::unlock() { set_lock(fd_, kDataLock, F_UNLCK); }
+void FileLog::unlock() { set_lock(fd_.get(), kDataLock, F_UNLCK); }
 
 bool FileLog::has_changes() const {
   struct stat status = {};
   // A removed file counts as changed: the operation that then reads it reports the error.
-  return fstat(fd_, &status) != 0 || status.st_nlink == 0 || status.st_size != offset_;
+  return fstat(fd_.get(), &status) != 0 || status.st_nlink == 0 || status.st_size != offset_;
 }
 
 bool FileLog::has_torn_tail() const {
   struct stat status = {};
-  return fstat(fd_, &status) == 0 && status.st_size > offset_;
+  return fstat(fd_.get(), &status) == 0 && status.st_size > offset_;
 }
 
 absl::Status FileLog::cut_off_tail() {
-  if (ftruncate(fd_, offset_) != 0) return error(code_of(errno), std::strerror(errno));
+  if (ftruncate(fd_.get(), offset_) != 0) return os_error("cannot write the file", errno);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> FileLog::read() {
   struct stat status = {};
-  if (fstat(fd_, &status) != 0) return error(absl::StatusCode::kUnavailable, std::strerror(errno));
+  if (fstat(fd_.get(), &status) != 0) return error(absl::StatusCode::kUnavailable, std::strerror(errno));
   std::vector<std::string> bodies;
   while (status.st_size - offset_ >= static_cast<off_t>(kRecordHeaderBytes)) {
     char header[kRecordHeaderBytes];
-    if (!read_all(fd_, header, sizeof(header), offset_))
+    if (!read_all(fd_.get(), header, sizeof(header), offset_))
       return error(absl::StatusCode::kUnavailable, "cannot read the file");
     const uint64_t size = load_number(header);
     const uint64_t rest = status.st_size - offset_ - kRecordHeaderBytes;
@@ -254,7 +257,7 @@ absl::StatusOr<std::vector<std::string>> FileLog::read() {
     // Leave `offset_` before the torn record. The next writer cuts it off.
     if (size > rest) break;  // Torn.
     std::string body(size, '\0');
-    if (!read_all(fd_, body.data(), size, offset_ + kRecordHeaderBytes)) {
+    if (!read_all(fd_.get(), body.data(), size, offset_ + kRecordHeaderBytes)) {
       return error(absl::StatusCode::kUnavailable, "cannot read the file");
     }
     if (checksum(body) != load_number(header + 8)) {
@@ -278,12 +281,12 @@ absl::Status FileLog::append(absl::string_view body) {
   store_number(record.data() + 8, checksum(body));
   record.append(body.data(), body.size());
   // Cut off what is behind the last whole record: a writer that died has left it.
-  const bool written = ftruncate(fd_, offset_) == 0 && write_all(fd_, record, offset_);
+  const bool written = ftruncate(fd_.get(), offset_) == 0 && write_all(fd_.get(), record, offset_);
   if (!written) {
     const int why = errno;
     // If this fails too, readers see the remaining bytes as a torn record.
-    if (ftruncate(fd_, offset_) != 0) errno = why;
-    return error(code_of(why), absl::StrCat("cannot write the file: ", std::strerror(why)));
+    if (ftruncate(fd_.get(), offset_) != 0) errno = why;
+    return os_error("cannot write the file", why);
   }
   offset_ += static_cast<off_t>(record.size());
   return absl::OkStatus();
@@ -292,13 +295,13 @@ absl::Status FileLog::append(absl::string_view body) {
 // Turns the shared presence lock into an exclusive one, which succeeds only without other holders, and
 // back. The caller holds the data lock, so no other process can open the file in between.
 bool FileLog::is_alone() {
-  const bool alone = set_lock(fd_, kPresenceLock, F_WRLCK);
-  set_lock(fd_, kPresenceLock, F_RDLCK);
+  const bool alone = set_lock(fd_.get(), kPresenceLock, F_WRLCK);
+  set_lock(fd_.get(), kPresenceLock, F_RDLCK);
   return alone;
 }
 
 absl::Status FileLog::clear() {
-  if (ftruncate(fd_, kMagicBytes) != 0) return error(code_of(errno), std::strerror(errno));
+  if (ftruncate(fd_.get(), kMagicBytes) != 0) return os_error("cannot write the file", errno);
   offset_ = kMagicBytes;
   return absl::OkStatus();
 }

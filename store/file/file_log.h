@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::store {
 
@@ -73,10 +74,12 @@ class FileLog {
   absl::Status check_owner(const struct stat& file) const;
   absl::Status check_header();
   absl::Status error(absl::StatusCode code, absl::string_view what) const;
+  // The error of a system call.
+  absl::Status os_error(absl::string_view what, int error_number) const;
   void close();
 
   std::string path_;
-  int fd_ = -1;
+  Descriptor fd_;
   off_t offset_ = 0;  // End of the last record that was read.
 };
 

@@ -22,7 +22,7 @@
 #include "gradwire/proto/store.pb.h"
 #include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/file/file_log.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

@@ -5,8 +5,6 @@
 
 #include "gradwire/store/file/file_table.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -43,7 +41,10 @@ bool set_all(StoreTable& table, absl::string_view request) {
 FileTable::FileTable(std::string path, std::optional<int> world_size, Clock& clock)
     : path_(std::move(path)), world_size_(world_size), clock_(clock) {}
 
-FileTable::~FileTable() { finish(); }
+FileTable::~FileTable() {
+  delete of_child_.load();
+  finish();
+}
 
 std::string FileTable::name() const { return absl::StrCat("FileStore ", path_); }
 
@@ -61,7 +62,6 @@ absl::Status FileTable::start(absl::Time deadline) {
   }
   MutexLock lock(mutex_);
   log_ = std::make_unique<FileLog>();
-  process_ = getpid();
   reset_locked();
   GRADWIRE_RETURN_IF_ERROR(log_->open(path_, clock_, deadline));
   absl::Status status = begin_locked(deadline);
@@ -89,8 +89,9 @@ absl::Status FileTable::begin_locked(absl::Time deadline) {
 
 // A forked child must not write LEAVE: its parent is still a member.
 void FileTable::finish() {
+  if (!mark_.here()) return;
   MutexLock lock(mutex_);
-  if (!joined_ || process_ != getpid()) return;
+  if (!joined_) return;
   // If LEAVE cannot be written, this store counts as one that died. The next job empties the file in both
   // cases.
   if (!log_->lock(/*exclusive=*/true, clock_, clock_.now() + kLeaveTime).ok()) return;
@@ -100,17 +101,14 @@ void FileTable::finish() {
   log_->unlock();
 }
 
-absl::Status FileTable::reopen_after_fork_locked(absl::Time deadline) {
-  if (process_ == getpid()) return absl::OkStatus();
-  process_ = getpid();
-  // The parent has written JOIN, and it will write LEAVE.
-  joined_ = false;
-  reset_locked();
-  // Closing the inherited descriptor does not release the parent's locks.
-  log_ = std::make_unique<FileLog>();
-  GRADWIRE_RETURN_IF_ERROR(log_->open(path_, clock_, deadline));
-  log_->unlock();
-  return absl::OkStatus();
+// The parent's table may be locked, and its descriptor of the file is closed here. Threads of the child may
+// make one at the same time.
+absl::StatusOr<FileTable*> FileTable::table_of_child(absl::Time deadline) {
+  if (FileTable* const made = of_child_.load()) return made;
+  auto fresh = std::make_unique<FileTable>(path_, /*world_size=*/std::nullopt, clock_);
+  GRADWIRE_RETURN_IF_ERROR(fresh->start(deadline));
+  FileTable* made = nullptr;
+  return of_child_.compare_exchange_strong(made, fresh.get()) ? fresh.release() : made;
 }
 
 absl::Status FileTable::catch_up_locked() {
@@ -171,8 +169,11 @@ absl::Status FileTable::append_locked(int kind, absl::string_view key, absl::str
 
 // Read, decide and write under one exclusive lock: this makes the operation atomic among processes.
 absl::Status FileTable::update(absl::Time deadline, Change change) {
+  if (!mark_.here()) {
+    GRADWIRE_ASSIGN_OR_RETURN(FileTable* const own, table_of_child(deadline));
+    return own->update(deadline, change);
+  }
   MutexLock lock(mutex_);
-  GRADWIRE_RETURN_IF_ERROR(reopen_after_fork_locked(deadline));
   GRADWIRE_RETURN_IF_ERROR(log_->lock(/*exclusive=*/true, clock_, deadline));
   absl::Status status = catch_up_locked();
   if (status.ok()) {
@@ -205,9 +206,12 @@ absl::Status FileTable::read_changes_locked(absl::Time deadline) {
 }
 
 absl::StatusOr<bool> FileTable::poll(absl::Time deadline, absl::FunctionRef<bool(const StoreTable&)> found) {
+  if (!mark_.here()) {
+    GRADWIRE_ASSIGN_OR_RETURN(FileTable* const own, table_of_child(deadline));
+    return own->poll(deadline, found);
+  }
   absl::Duration pause = kMinPollInterval;
   MutexLock lock(mutex_);
-  GRADWIRE_RETURN_IF_ERROR(reopen_after_fork_locked(deadline));
   while (true) {
     // Without a lock: it compares the size of the file with what was read.
     if (log_->has_changes()) {

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <sys/types.h>
-
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,7 +21,8 @@ namespace gradwire::store {
 // The table of a FileStore, which its clones share: a StoreTable that follows the log in the file, and the
 // membership of this object in the file's world (JOIN, LEAVE).
 //
-// Thread-safe. A forked child may go on using it.
+// Thread-safe. A forked child may go on using it: there it is the way to a table of the child, which is not a
+// member of the world.
 class FileTable {
  public:
   // `clock` must outlive the table.
@@ -48,7 +48,8 @@ class FileTable {
  private:
   absl::Status begin_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void finish();
-  absl::Status reopen_after_fork_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In a forked child: the child's table.
+  absl::StatusOr<FileTable*> table_of_child(absl::Time deadline);
   // Applies the changes of other processes to the table. The caller holds the file's data lock.
   absl::Status catch_up_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As catch_up_locked(), but takes the data lock itself.
@@ -65,12 +66,14 @@ class FileTable {
   const std::string path_;
   const std::optional<int> world_size_;
   Clock& clock_;
+  const ProcessMark mark_;
+  std::atomic<FileTable*> of_child_{nullptr};
 
+  // In a forked child it may be locked.
   Mutex mutex_;
   CondVar changed_;  // Notified of changes by this object. Changes by other processes are found by polling.
   std::unique_ptr<FileLog> log_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StoreTable> table_ ABSL_GUARDED_BY(mutex_);
-  pid_t process_ ABSL_GUARDED_BY(mutex_) = 0;
   // Whether the log has this object's JOIN but not yet its LEAVE.
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;

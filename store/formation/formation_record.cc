@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 
 namespace gradwire::store {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/store/formation/rank_claim.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::store {
 

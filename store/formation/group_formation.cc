@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log/progress.h"
-#include "gradwire/base/wall_clock.h"
 #include "gradwire/store/formation/formation_record.h"
 #include "gradwire/store/formation/rank_claim.h"
 
@@ -46,7 +46,7 @@ class JoinAttempt {
         rank_(request.rank) {}
 
   // Each round is one attempt to join the current group.
-  absl::StatusOr<Membership> run() {
+  absl::StatusOr<GroupMembership> run() {
     for (int tries = 0; tries < kJoinTries; ++tries) {
       GRADWIRE_RETURN_IF_ERROR(record_.open_current());
       Found membership = join();
@@ -62,7 +62,7 @@ class JoinAttempt {
 
  private:
   // The new membership; nullopt if the group is no longer current, or became complete without this process.
-  using Found = absl::StatusOr<std::optional<Membership>>;
+  using Found = absl::StatusOr<std::optional<GroupMembership>>;
   // False has the same meaning as nullopt in Found: try the next group.
   using Done = absl::StatusOr<bool>;
 
@@ -167,7 +167,7 @@ class JoinAttempt {
   Found conclude(const FormationResult& result) {
     if (!result.complete()) return report_refusal(result);
     if (is_open()) return open_membership();
-    return Membership{.rank = rank_, .number = record_.number(), .claim = self_.text()};
+    return GroupMembership{.rank = rank_, .number = record_.number(), .claim = self_.text()};
   }
 
   Found open_membership() {
@@ -175,7 +175,7 @@ class JoinAttempt {
       GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, record_.count_arrival());
       rank_ = static_cast<int>(arrived - 1);
     }
-    return Membership{.rank = rank_, .number = record_.number(), .claim = ""};
+    return GroupMembership{.rank = rank_, .number = record_.number(), .claim = ""};
   }
 
   // Joins a group that was refused. A process that the group missed gets the reason of the refusal; other
@@ -311,11 +311,11 @@ class JoinAttempt {
 
 }  // namespace
 
-absl::StatusOr<Membership> form_group(Store& store, const GroupFormation& request) {
+absl::StatusOr<GroupMembership> form_group(Store& store, const GroupFormation& request) {
   return JoinAttempt(store, request).run();
 }
 
-void leave_group(Store& store, const Membership& membership) {
+void leave_group(Store& store, const GroupMembership& membership) {
   if (!membership.claim.empty()) give_back(store, membership.number, membership.rank, membership.claim);
 }
 

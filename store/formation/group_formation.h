@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/log/progress.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::store {
 
@@ -34,7 +34,7 @@ struct GroupFormation {
 };
 
 // A process's membership in a group.
-struct Membership {
+struct GroupMembership {
   int rank = -1;
   // The group's number.
   int64_t number = 0;
@@ -49,9 +49,9 @@ struct Membership {
 //   FailedPrecondition  no rank is left to assign; the keys in the store are invalid
 //   DeadlineExceeded    a process's deadline has passed; names the ranks that did not arrive
 // and the errors of the store.
-absl::StatusOr<Membership> form_group(Store& store, const GroupFormation& request);
+absl::StatusOr<GroupMembership> form_group(Store& store, const GroupFormation& request);
 
 // Leaves the group. Does nothing if the store cannot be reached.
-void leave_group(Store& store, const Membership& membership);
+void leave_group(Store& store, const GroupMembership& membership);
 
 }  // namespace gradwire::store

@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-using Answer = absl::StatusOr<Membership>;
+using Answer = absl::StatusOr<GroupMembership>;
 
 class GroupFormations : public ::testing::Test {
  protected:
@@ -43,21 +43,21 @@ class GroupFormations : public ::testing::Test {
     return answer;
   }
 
-  std::vector<Membership> meet(const std::vector<GroupFormation>& requests) {
+  std::vector<GroupMembership> meet(const std::vector<GroupFormation>& requests) {
     std::vector<std::future<Answer>> answers;
     for (const GroupFormation& request : requests)
       answers.push_back(std::async(std::launch::async, [this, request] { return join(request); }));
-    std::vector<Membership> memberships;
+    std::vector<GroupMembership> memberships;
     for (auto& answer : answers) {
       Answer membership = answer.get();
       EXPECT_TRUE(membership.ok()) << membership.status();
-      memberships.push_back(membership.value_or(Membership()));
+      memberships.push_back(membership.value_or(GroupMembership()));
     }
     return memberships;
   }
 
-  void leave(const std::vector<Membership>& memberships) {
-    for (const Membership& membership : memberships) leave_group(store_, membership);
+  void leave(const std::vector<GroupMembership>& memberships) {
+    for (const GroupMembership& membership : memberships) leave_group(store_, membership);
   }
 
   // Writes the keys that another process leaves when it waits as this rank.
@@ -87,13 +87,13 @@ class GroupFormations : public ::testing::Test {
 
 TEST_F(GroupFormations, GroupsOneAfterTheOtherAreNumbered) {
   for (const int rank : {0, -1}) {
-    const std::vector<Membership> first =
+    const std::vector<GroupMembership> first =
         meet({{.rank = rank, .world_size = 2}, {.rank = rank < 0 ? -1 : 1, .world_size = 2}});
     EXPECT_EQ(first[0].rank + first[1].rank, 1);
     EXPECT_EQ(first[0].number, first[1].number);
     leave(first);
     // The next group may have any size.
-    const std::vector<Membership> second =
+    const std::vector<GroupMembership> second =
         meet({{.rank = 0, .world_size = 3}, {.rank = 1, .world_size = 3}, {.rank = 2, .world_size = 3}});
     EXPECT_EQ(second[2].number, first[0].number + 1);
     leave(second);
@@ -101,7 +101,8 @@ TEST_F(GroupFormations, GroupsOneAfterTheOtherAreNumbered) {
 }
 
 TEST_F(GroupFormations, RankThatHasLeftComesToTheNextGroupAndWaitsForTheOthers) {
-  const std::vector<Membership> first = meet({{.rank = 0, .world_size = 2}, {.rank = 1, .world_size = 2}});
+  const std::vector<GroupMembership> first =
+      meet({{.rank = 0, .world_size = 2}, {.rank = 1, .world_size = 2}});
   leave({first[0]});
   auto again = join_and_wait({.rank = 0, .world_size = 2}, 1);
   leave({first[1]});
@@ -161,7 +162,7 @@ TEST_F(GroupFormations, WorldSizeMismatchIsReportedToAllInAnyOrder) {
     EXPECT_EQ(join({.rank = 2, .world_size = 3}).status(), refusal);
     ++number;
   }
-  const std::vector<Membership> memberships =
+  const std::vector<GroupMembership> memberships =
       meet({{.rank = 0, .world_size = 3}, {.rank = 1, .world_size = 3}, {.rank = 2, .world_size = 3}});
   EXPECT_EQ(memberships[0].number, number);
 }
@@ -224,7 +225,7 @@ TEST_F(GroupFormations, ExtraProcessOfACompleteGroupIsRefusedWithAMembersName) {
 
 TEST_F(GroupFormations, ProcessMayJoinASecondGroupBesideTheFirst) {
   meet({{.rank = 0, .world_size = 2}, {.rank = 1, .world_size = 2}});
-  const std::vector<Membership> second =
+  const std::vector<GroupMembership> second =
       meet({{.rank = 0, .world_size = 2, .again = true}, {.rank = 1, .world_size = 2, .again = true}});
   EXPECT_EQ(second[0].number, 1);
 }

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
-#include "gradwire/security/environment.h"
+#include "gradwire/security/setup/environment.h"
 #include "gradwire/store/init/init_internal.h"
 #include "gradwire/store/init/process_place.h"
 #include "gradwire/store/prefix_store.h"

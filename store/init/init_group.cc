@@ -8,7 +8,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/formation/group_formation.h"
 #include "gradwire/store/init/init_internal.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/interface/limits.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 
@@ -49,7 +49,7 @@ absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRe
   if (!request.attempt.empty()) absl::StrAppend(&group, "/attempt/", request.attempt);
   auto formation_store = std::make_shared<PrefixStore>(absl::StrCat("rendezvous/", group), store);
   GRADWIRE_ASSIGN_OR_RETURN(
-      const Membership membership,
+      const GroupMembership membership,
       form_group(*formation_store, {.rank = request.rank,
                                     .world_size = request.world_size,
                                     .deadline = request.deadline,

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/store/init/init_method.h"
 #include "gradwire/store/init/init_url.h"
-#include "gradwire/store/init_method.h"
 
 namespace gradwire::store {
 

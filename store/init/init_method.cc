@@ -1,10 +1,10 @@
-#include "gradwire/store/init_method.h"
+#include "gradwire/store/init/init_method.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/name.h"
 #include "gradwire/store/init/init_internal.h"
 

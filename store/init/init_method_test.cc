@@ -1,4 +1,4 @@
-#include "gradwire/store/init_method.h"
+#include "gradwire/store/init/init_method.h"
 
 #include <unistd.h>
 

@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/store/formation/multicast_election.h"
 #include "gradwire/store/init/init_internal.h"
@@ -28,9 +30,13 @@ class Announcer {
   Announcer(std::unique_ptr<MulticastSocket> socket, const InitRequest& request, int port)
       : socket_(std::move(socket)),
         election_(request.options.group_name, request.world_size, random_id(), port, clock_.now()),
-        thread_([this] { run(); }) {}
+        thread_(value_or_throw(start_thread("announcer", [this] { run(); }))) {}
 
   ~Announcer() {
+    if (!mark_.here()) {
+      leak_after_fork(thread_);
+      return;
+    }
     {
       MutexLock lock(mutex_);
       stopping_ = true;
@@ -106,6 +112,7 @@ class Announcer {
     return settled_;
   }
 
+  const ProcessMark mark_;
   Clock& clock_ = Clock::system();
   const std::unique_ptr<MulticastSocket> socket_;
 
@@ -136,7 +143,8 @@ absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
       std::shared_ptr<TcpStore> own,
       TcpStore::open(host_name(), 0,
                      {.is_master = true, .timeout = request.left(), .security = request.options.security}));
-  auto announcer = std::make_unique<Announcer>(std::move(socket), request, own->port());
+  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<Announcer> announcer,
+                            make_with_threads<Announcer>(std::move(socket), request, own->port()));
   while (true) {
     GRADWIRE_ASSIGN_OR_RETURN(const MulticastElection::Decision decision,
                               announcer->wait_for_decision(request));

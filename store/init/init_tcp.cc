@@ -5,9 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/store/calls/endpoint.h"
 #include "gradwire/store/init/init_internal.h"
-#include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {
@@ -23,8 +24,8 @@ constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 class HostedStores {
  public:
   static HostedStores& instance() {
-    static HostedStores* all = new HostedStores;
-    return *all;
+    static constinit PerProcess<HostedStores> all;
+    return all.get();
   }
 
   absl::StatusOr<std::shared_ptr<Store>> host(const Endpoint& endpoint, const TcpStoreOptions& options) {

@@ -9,7 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/store/calls/endpoint.h"
 
 namespace gradwire::store {
 
@@ -40,11 +41,11 @@ class MulticastSocket {
   void wake();
 
  private:
-  MulticastSocket(int fd, int wake_fd, const Endpoint& group);
+  MulticastSocket(Descriptor fd, Descriptor wake_fd, const Endpoint& group);
   absl::Status join();
 
-  const int fd_;
-  const int wake_fd_;
+  const Descriptor fd_;
+  const Descriptor wake_fd_;
   const Endpoint group_;
   const bool v6_;
   std::vector<unsigned> interfaces_;  // The interfaces that joined the group.

@@ -3,7 +3,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/calls/endpoint.h"
 
 namespace gradwire::store {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/free_port.h"
 #include "gradwire/base/testing/eventually.h"
-#include "gradwire/store/init_method.h"
+#include "gradwire/store/init/init_method.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {

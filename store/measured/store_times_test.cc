@@ -1,6 +1,6 @@
-#include "gradwire/store/measured/store_times.h"
-
 #include <gtest/gtest.h>
+
+#include "gradwire/store/measured/measured_store.h"
 
 namespace gradwire::store {
 namespace {

@@ -22,7 +22,8 @@ namespace gradwire::store {
 // shut down, and not on its own thread.
 class StoreLoop {
  public:
-  // `name` is the name of the thread. Unavailable if the system has no descriptor or thread left.
+  // `name` is the name of the thread. ResourceExhausted if the system has no descriptor or no thread
+  // left.
   static absl::StatusOr<std::shared_ptr<StoreLoop>> create(const std::string& name);
   ~StoreLoop();
   StoreLoop(const StoreLoop&) = delete;

@@ -18,6 +18,7 @@ class Owner : public transport::EventHandler {
  public:
   explicit Owner(std::shared_ptr<EventLoop> loop) : loop_(std::move(loop)) {}
   void on_events_in_loop(uint32_t) override {}
+  void failed_in_loop(const absl::Status&) override {}
 
  private:
   const std::shared_ptr<EventLoop> loop_;

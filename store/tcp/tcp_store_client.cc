@@ -3,18 +3,108 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/base/log/progress.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/store/calls/pause.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
 #include "gradwire/transport/refused.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::store {
+
+// An entry of calls_ is removed by exactly one of these: its answer, its caller (forget), or the end of the
+// connection (close). The one that removes it may complete the promise.
+void TcpStoreLink::attach(std::shared_ptr<transport::Connection> connection) {
+  MutexLock lock(mutex_);
+  // The connection may already have ended.
+  // Then on_closed() came first. Storing the connection would create a reference cycle that no call breaks.
+  if (status_.ok()) connection_ = std::move(connection);
+}
+
+absl::StatusOr<TcpStoreLink::Sent> TcpStoreLink::send(proto::Request& request) {
+  Promise<Answer> promise(executor_);
+  std::shared_ptr<transport::Connection> connection;
+  uint64_t id;
+  {
+    MutexLock lock(mutex_);
+    if (!status_.ok()) return status_;
+    id = next_id_++;
+    // Before sending: the answer may arrive before send() returns.
+    calls_.emplace(id, promise);
+    connection = connection_;
+  }
+  request.set_id(id);
+  transport::Message message;
+  message.header = request.SerializeAsString();
+  const absl::StatusOr<uint64_t> sent = connection->send(std::move(message));
+  if (!sent.ok()) {
+    forget(id);
+    return sent.status();
+  }
+  return Sent{id, promise.future()};
+}
+
+void TcpStoreLink::forget(uint64_t id) {
+  // Declared before the lock, so that the promise is destroyed without it.
+  decltype(calls_)::node_type forgotten;
+  MutexLock lock(mutex_);
+  forgotten = calls_.extract(id);
+}
+
+void TcpStoreLink::close(absl::Status reason) {
+  decltype(calls_) calls;
+  std::shared_ptr<transport::Connection> connection;
+  {
+    MutexLock lock(mutex_);
+    if (status_.ok()) status_ = reason;
+    calls.swap(calls_);
+    connection.swap(connection_);
+  }
+  // Outside the lock: completing a promise runs continuations, which may use this link.
+  if (connection != nullptr) connection->close(reason);
+  for (const auto& [id, promise] : calls) promise.set_error(reason);
+}
+
+absl::Status TcpStoreLink::status() const {
+  MutexLock lock(mutex_);
+  return status_;
+}
+
+bool TcpStoreLink::stopping() const {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
+void TcpStoreLink::on_message(transport::Connection&, transport::Message message) {
+  auto response = std::make_shared<proto::Response>();
+  if (!response->ParseFromString(message.header)) {
+    close(absl::FailedPreconditionError("the server at this address is not a Gradwire store"));
+    return;
+  }
+  decltype(calls_)::node_type call;
+  {
+    MutexLock lock(mutex_);
+    if (response->stopping()) stopping_ = true;
+    // Not found if the caller has given up, or for the message that announces the stop (id 0).
+    call = calls_.extract(response->id());
+  }
+  if (!call.empty()) call.mapped().set_value(std::move(response));
+}
+
+void TcpStoreLink::on_closed(transport::Connection&, absl::Status reason) {
+  if (absl::IsInvalidArgument(reason)) {
+    reason = absl::FailedPreconditionError(
+        absl::StrCat("the server at this address is not a Gradwire store (", reason.message(), ")"));
+  }
+  close(std::move(reason));
+}
+
 namespace {
 
 // Minimum time given to a call that need not wait, even if its deadline is sooner or has passed.
@@ -23,6 +113,9 @@ constexpr absl::Duration kMinCallTime = absl::Seconds(1);
 constexpr absl::Duration kAnswerTime = absl::Seconds(5);
 // Limit for one attempt to connect and to exchange Hello.
 constexpr absl::Duration kDialTime = absl::Seconds(5);
+// A connection that is not established within the time of the attempt ends with the cause. So much longer the
+// client waits for that report.
+constexpr absl::Duration kReportTime = absl::Milliseconds(100);
 // After this time without an answer to the first Hello, the client sends more, to make another server react.
 constexpr absl::Duration kSilence = absl::Milliseconds(100);
 constexpr absl::Duration kMinPause = absl::Milliseconds(10);
@@ -98,7 +191,7 @@ absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration timeout) {
     more.mutable_num_keys();
     if (const auto second = link.send(more); second.ok()) link.forget(second->id);
   }
-  if (!sent.answer.wait_for(timeout)) {
+  if (!sent.answer.wait_for(timeout + kReportTime)) {
     return absl::UnavailableError(
         absl::StrCat("the server accepted the connection but did not answer within ",
                      absl::FormatDuration(absl::Trunc(timeout, absl::Milliseconds(1))),
@@ -145,15 +238,19 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time st
     const absl::Duration left = timeout - (clock_.now() - start);
     absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial_once(std::clamp(left, kMinCallTime, kDialTime));
     if (link.ok()) return link;
-    // Only a server that cannot be reached is worth another attempt.
-    if (!absl::IsUnavailable(link.status())) return named(link.status());
-    if (server_ == 0 && options_.is_other_server != nullptr && !transport::is_refused(link.status()) &&
+    // Only a server that cannot be reached is worth another attempt, and a shortage of this process, which
+    // may pass.
+    const bool shortage = is_local_shortage(link.status());
+    if (!absl::IsUnavailable(link.status()) && !shortage) return named(link.status());
+    if (server_ == 0 && options_.is_other_server != nullptr && !shortage &&
+        !transport::is_refused(link.status()) &&
         options_.is_other_server(std::max(timeout - (clock_.now() - start), kMinCallTime))) {
       return absl::FailedPreconditionError(kOtherServer);
     }
     if (server_ != 0 && transport::is_refused(link.status())) timeout = std::min(timeout, kRefusedFor);
     const absl::Duration waited = clock_.now() - start;
     if (waited + next_pause >= timeout) {
+      if (shortage) return named(link.status());
       return absl::UnavailableError(
           absl::StrCat(options_.name, ": cannot connect: tried for ",
                        absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), " (",
@@ -175,7 +272,8 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time st
 // 2. If no thread is dialling, become the dialling thread (`dialling_`).
 // 3. Otherwise wait until that thread has ended, then start again at 1. Return its error, unless it only
 //    ran out of a time that was shorter than this thread's.
-// 4. The dialling thread publishes the link, or its error in `dial_failure_`, and wakes the others.
+// 4. The dialling thread publishes the link, or its error in `dial_failure_`, and wakes the others. If it
+//    throws, another thread dials.
 absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Time deadline) {
   const absl::Time start = clock_.now();
   absl::Duration limit;
@@ -200,12 +298,17 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Ti
     if (!dial_failure_.ok() && (!absl::IsUnavailable(dial_failure_) || clock_.now() >= end))
       return dial_failure_;
   }
-  absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial(start, limit);
-  MutexLock lock(mutex_);
-  dialling_ = false;
-  dial_failure_ = link.status();
-  if (link.ok()) link_ = *link;
-  dial_ended_.notify_all();
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = nullptr;
+  {
+    const absl::Cleanup ended = [&] {
+      MutexLock lock(mutex_);
+      dialling_ = false;
+      dial_failure_ = link.status();
+      if (link.ok() && *link != nullptr) link_ = *link;
+      dial_ended_.notify_all();
+    };
+    link = dial(start, limit);
+  }
   return link;
 }
 

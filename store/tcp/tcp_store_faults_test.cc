@@ -1,13 +1,17 @@
 // Tests of a TcpStore whose server dies, or whose connections break.
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <new>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -16,6 +20,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/free_port.h"
 #include "gradwire/store/tcp/cutting_proxy.h"
+#include "gradwire/store/tcp/store_loop.h"
+#include "gradwire/store/tcp/tcp_store_client.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gradwire/transport/process_counts.h"
@@ -256,8 +262,7 @@ TEST(TcpStoreFaults, WaitingUsesNoProcessor) {
 
 TEST(TcpStoreFaults, StoresLeaveNoThreadsOrDescriptors) {
   { TcpStore warm_up("localhost", 0, {.is_master = true}); }
-  const int descriptors = transport::count_descriptors();
-  const int threads = transport::count_threads();
+  const transport::ProcessCounts before;
   for (int round = 0; round < 3; ++round) {
     TcpStore master("localhost", 0, {.is_master = true});
     std::vector<std::unique_ptr<TcpStore>> stores;
@@ -265,8 +270,51 @@ TEST(TcpStoreFaults, StoresLeaveNoThreadsOrDescriptors) {
     for (auto& store : stores) store->add("counter", 1);
     EXPECT_EQ(master.get("counter"), "4");
   }
-  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
-  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
+  EXPECT_EQ(before.left(), "");
+}
+
+// A server that closes each connection at once.
+class ClosingServer {
+ public:
+  ClosingServer() : listening_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(listening_.get(), any, length), 0);
+    EXPECT_EQ(::listen(listening_.get(), 8), 0);
+    EXPECT_EQ(::getsockname(listening_.get(), any, &length), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] {
+      while (Descriptor(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)).valid()) {
+      }
+    });
+  }
+  ~ClosingServer() {
+    ::shutdown(listening_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  int port() const { return port_; }
+
+ private:
+  Descriptor listening_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST(TcpStoreClientFaults, DialsAgainAfterAnException) {
+  ClosingServer server;
+  std::atomic<int> asked{0};
+  TcpStoreClient client({.endpoint = {"127.0.0.1", server.port()},
+                         .name = "store",
+                         .is_other_server =
+                             [&](absl::Duration) {
+                               if (asked++ == 0) throw std::bad_alloc();
+                               return true;
+                             }},
+                        value_or_throw(StoreLoop::create("store")), Clock::system());
+  EXPECT_THROW((void)client.connect(Clock::system().now() + absl::Seconds(20)), std::bad_alloc);
+  const absl::Status status = client.connect(Clock::system().now() + absl::Seconds(20));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
 }  // namespace

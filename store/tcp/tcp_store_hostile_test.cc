@@ -11,7 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/calls/key_list.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gradwire/transport/recording_listener.h"
@@ -37,7 +37,7 @@ std::string integer(uint64_t value, int bytes) {
   return text;
 }
 
-// The formats are described in transport/tcp/preface.h and frame.h.
+// The formats are described in transport/tcp/wire/preface.h and frame.h.
 std::string preface() { return std::string("GWt1\2\0\0\0", 8) + integer(41, 8) + integer(42, 8); }
 std::string frame_start(uint64_t header_bytes) {
   return std::string("GWf1\2\0\0\0", 8) + integer(header_bytes, 8) + integer(0, 8);

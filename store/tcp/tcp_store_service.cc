@@ -15,8 +15,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/calls/table_calls.h"
-#include "gradwire/store/memory/limits.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
+#include "gradwire/store/interface/limits.h"
 
 namespace gradwire::store {
 namespace {

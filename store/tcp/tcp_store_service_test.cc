@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gradwire/store/calls/key_list.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

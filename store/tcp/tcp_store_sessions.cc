@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/log.h"
-#include "gradwire/store/memory/limits.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/store/interface/limits.h"
 
 namespace gradwire::store {
 

@@ -24,7 +24,7 @@ namespace gradwire::store {
 //
 // Use only on the thread that drives the loop, except num_waiters(). Shared by the listeners of its
 // connections, so it exists as long as the last of them.
-class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_this<TcpStoreSessions> {
+class TcpStoreSessions : public C10dPeer::Host, public std::enable_shared_from_this<TcpStoreSessions> {
  public:
   // `number` identifies the server; it is random and not 0. `max_unread_bytes`: see TcpStoreServerOptions.
   // `admission` decides which clients of PyTorch's TCPStore are served.
@@ -50,7 +50,7 @@ class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_
   class FramedPeer;
   using Session = TcpStoreService::Session;
 
-  // C10dPeer::Owner
+  // C10dPeer::Host
   absl::Status call_in_loop(Session session, const proto::Request& request) override;
   void cancel_in_loop(Session session, uint64_t request) override;
   int64_t add_workers_in_loop(int64_t n) override;

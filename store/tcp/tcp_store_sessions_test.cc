@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "gradwire/base/error.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
 #include "gradwire/store/tcp/store_loop.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,6 @@
 
 #include "gradwire/base/process/host.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/calls/endpoint.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

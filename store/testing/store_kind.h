@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 #include "gtest/gtest.h"
 
 // Describes a kind of store to the conformance tests of stores (store_conformance.h).

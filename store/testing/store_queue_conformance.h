@@ -10,8 +10,8 @@
 #include "gmock/gmock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/store/memory/limits.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/limits.h"
+#include "gradwire/store/interface/store.h"
 #include "gradwire/store/testing/store_kind.h"
 #include "gtest/gtest.h"
 

@@ -12,9 +12,9 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/calls/rref.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/tests/autograd/operations.h"
 
 namespace programs {

@@ -100,8 +100,10 @@ void ChaosRun::handle_line(int worker, const std::string& line, const std::strin
 
 bool ChaosRun::may_end_with(int worker, absl::StatusCode code, const std::string& message) const {
   if (plan_.outcast() == worker) return code == absl::StatusCode::kAborted;
+  // Aborted: the store has been started again, without its keys.
+  if (plan_.store.log_lost() && absl::StrContains(message, "TcpStore"))
+    return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted;
   if (code != absl::StatusCode::kUnavailable) return false;
-  if (plan_.store.log_lost() && absl::StrContains(message, "TcpStore")) return true;
   const std::set<int> all = dead();
   return std::any_of(all.begin(), all.end(), [&](int each) {
     return absl::StrContains(message, absl::StrCat("\"", name(each), "\""));

@@ -3,7 +3,7 @@
 #include <memory>
 #include <set>
 
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/tests/chaos/plan.h"
 
 namespace chaos {

@@ -4,8 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "gradwire/base/clock.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/core/call_context.h"
 #include "gradwire/tests/chaos/plan.h"
 
 namespace chaos {
@@ -24,7 +23,7 @@ int64_t own_id() { return Agent::current()->get_worker_info().id; }
 std::vector<int64_t> rest_of(const std::vector<int64_t>& path) { return {path.begin() + 1, path.end()}; }
 
 // The time until the deadline of the call that this thread serves.
-absl::Duration time_left() { return CallContext::current()->deadline() - gradwire::Clock::system().now(); }
+absl::Duration time_left() { return CallContext::current()->deadline().left(); }
 
 std::vector<int> ids(const std::vector<int64_t>& path) { return {path.begin(), path.end()}; }
 

@@ -16,7 +16,7 @@ StoreHost::StoreHost(std::string program, std::string output_path)
 
 void StoreHost::start() {
   process_ =
-      std::make_unique<WorkerProcess>(std::vector<std::string>{program_, absl::StrCat(port_)}, output_path_);
+      std::make_unique<WorkerProcess>(std::vector<std::string>{program_, absl::StrCat(port())}, output_path_);
 }
 
 void StoreHost::kill() { process_ = nullptr; }

@@ -14,7 +14,7 @@ class StoreHost {
   // `program`: the store's program. `output_path`: the file for its standard output and error.
   StoreHost(std::string program, std::string output_path);
 
-  int port() const { return port_; }
+  int port() const { return port_.number(); }
   void start();
   void kill();
   void pause();
@@ -23,7 +23,7 @@ class StoreHost {
  private:
   const std::string program_;
   const std::string output_path_;
-  const int port_ = gradwire::free_port();
+  const gradwire::FreePort port_;
   std::unique_ptr<WorkerProcess> process_;
 };
 

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/constructor.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/constructor.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/stream.h"
 
 // The functions and classes that the snippets of compile_errors_test.py use.

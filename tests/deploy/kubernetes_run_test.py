@@ -4,15 +4,16 @@
 The test replaces Kubernetes: it sets JOB_COMPLETION_INDEX, and replaces variables and host names in the arguments.
 """
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 import yaml
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../python"))
+from free_port import free_port
 
 TIMEOUT = 120
 # The program prints its round, rank and world size. In the first round it runs until it is killed; in the next one it
@@ -21,19 +22,6 @@ TRAINER = (
     'echo "$TORCHELASTIC_RESTART_COUNT: $RANK/$WORLD_SIZE"; '
     '[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || exit 0; exec sleep 1000'
 )
-
-
-def free_port():
-    # Below the range from which the system takes ports for connections: a connection could take such a port before the
-    # test listens on it.
-    while True:
-        port = random.randrange(12000, 32000)
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def token_file(launch):

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/rpc/testing/group.h"
 
 // For tests of the channel "ipc" on the test accelerator. Agents use it only when their probes have

@@ -6,19 +6,16 @@
 #include <atomic>
 #include <memory>
 
-#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/service_numbers.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/tests/device_autograd/device_layers.h"
-#include "gradwire/transport/fault_injection.h"
 
 namespace gradwire::autograd {
 namespace {
 
 using at::Tensor;
-using transport::Direction;
 using transport::Fault;
-using transport::Message;
 
 Tensor cubed(const Tensor& x) { return x * x * x; }
 GRADWIRE_RPC(cubed)
@@ -35,19 +32,15 @@ struct SentGradients {
 
 rpc::RpcBackendOptions watched(const char* channel, const std::shared_ptr<SentGradients>& gradients) {
   rpc::RpcBackendOptions options = with_channel(channel);
-  options.hooks = rpc::wrap_transports([gradients](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [gradients](Direction direction, const Message& message) -> Fault {
-          proto::Envelope envelope;
-          if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
-          const proto::Request& request = envelope.request();
-          if (request.service().number() != kRunService || request.arguments().tensors_size() == 0) return {};
-          ++gradients->sent;
-          if (!request.arguments().has_transfer()) return {};
-          const bool lost = gradients->handed_over++ % 2 == 0 && gradients->lose;
-          if (lost) ++gradients->lost;
-          return {lost ? Fault::Kind::kCut : Fault::Kind::kDeliver};
-        });
+  options.hooks = rpc::testing::outgoing_faults([gradients](const proto::Envelope& envelope) {
+    const proto::Request& request = envelope.request();
+    if (request.service().number() != kRunService || request.arguments().tensors_size() == 0)
+      return Fault::Kind::kDeliver;
+    ++gradients->sent;
+    if (!request.arguments().has_transfer()) return Fault::Kind::kDeliver;
+    const bool lost = gradients->handed_over++ % 2 == 0 && gradients->lose;
+    if (lost) ++gradients->lost;
+    return lost ? Fault::Kind::kCut : Fault::Kind::kDeliver;
   });
   return options;
 }

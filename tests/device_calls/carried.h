@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 
 namespace gradwire::rpc {
 

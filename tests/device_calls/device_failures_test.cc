@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/testing/status_of.h"
-#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/core/agent_statistics.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/stock_modules.h"

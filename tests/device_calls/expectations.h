@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/tests/device_calls/device_kind.h"
 
 namespace gradwire::rpc {

@@ -13,7 +13,7 @@
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_ipc.h"

@@ -9,24 +9,21 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/device/ipc_services.h"
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/faults.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_ipc.h"
 #include "gradwire/tests/device_ipc/functions.h"
-#include "gradwire/transport/fault_injection.h"
 
 // Connections break while messages of the channel "ipc" are on them.
 namespace gradwire::rpc {
 namespace {
 
 using namespace ipc_test;
-using transport::Direction;
 using transport::Fault;
-using transport::Message;
 
 at::Tensor on_lag(int device, const at::Tensor& x) {
   return x.to(lag::device(device), /*non_blocking=*/true);
@@ -38,14 +35,7 @@ using Decide = std::function<Fault(const proto::Envelope&)>;
 RpcBackendOptions with_faults(Decide decide) {
   RpcBackendOptions options;
   options.channels = {"ipc"};
-  options.hooks = wrap_transports([decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
-    return transport::make_fault_injecting_transport(
-        std::move(inner), [decide](Direction direction, const Message& message) -> Fault {
-          proto::Envelope envelope;
-          if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
-          return decide(envelope);
-        });
-  });
+  options.hooks = testing::outgoing_faults(std::move(decide));
   return options;
 }
 

@@ -16,7 +16,7 @@
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/device/ipc_services.h"
 #include "gradwire/rpc/empty_for.h"
 #include "gradwire/rpc/rpc.h"

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/tests/diagnosis/diagnosis.h"
 #include "gradwire/tests/diagnosis/gate.h"
 #include "gradwire/tests/diagnosis/job.h"

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "gradwire/tools/inspect/analysis/finding.h"
 #include "gradwire/tools/inspect/analysis/job_view.h"
-#include "gradwire/tools/inspect/job_reader.h"
+#include "gradwire/tools/inspect/input/job_reader.h"
 
 namespace gradwire::tests {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::tests {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/options.h"
 
 namespace gradwire::tests {
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/store/file_store.h"
 
 int main(int argc, char** argv) {

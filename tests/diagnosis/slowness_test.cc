@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/store/file_store.h"
-#include "gradwire/store/memory/forwarding_store.h"
+#include "gradwire/store/interface/forwarding_store.h"
 #include "gradwire/tests/diagnosis/diagnosis.h"
 #include "gradwire/tests/diagnosis/gate.h"
 #include "gradwire/tests/diagnosis/job.h"

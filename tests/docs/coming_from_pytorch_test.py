@@ -158,6 +158,7 @@ OTHER_MEANING = {
     "torch.distributed Backend.register_backend": "the function of rpc",
     "torch.distributed ProcessGroup.set_timeout": "the method of Store",
     "torch.distributed Work.result": "the method of Future",
+    "torch.nn.parallel data_parallel": "the namespace",
     "torch.nn.parallel scatter": "the collective",
     "torch.nn.parallel gather": "the collective",
     "torch.distributed.elastic agent.server.Worker": "the one that makes a call",

@@ -16,7 +16,7 @@ HEADER = "| what happens | what is promised | shown by |"
 TARGET = re.compile(r"//([\w/]*):(\w+)")
 CASE = re.compile(r"([A-Z]\w*)\.([A-Z]\w*)")
 # The name of a disabled case begins with DISABLED_, so it does not match the name in the table.
-DEFINITION = re.compile(r"\bTEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)")
+DEFINITION = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 
 
 def rows(text):

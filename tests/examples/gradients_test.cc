@@ -8,7 +8,7 @@
 #include "examples/remote_pipeline/shards.h"
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/context.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/testing/group.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gradwire/tests/fuzz/fuzzing.h"
-#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 
 namespace {
 
@@ -39,8 +39,8 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// Reads a stream as the comment in transport/tcp/frame.h specifies, without code of the parser. It reads only
-// whole frames, so it needs no states.
+// Reads a stream as the comment in transport/tcp/wire/frame.h specifies, without code of the parser. It reads
+// only whole frames, so it needs no states.
 class Reference {
  public:
   Reference(const char* data, std::size_t size, const Limits& limits, int stripes)
@@ -142,7 +142,7 @@ void record(const Message& message, Outcome& outcome) {
 
 // Fills the shares as if they had arrived on the stripes.
 void fill_shares(FrameParser& parser, const Limits& limits) {
-  for (const FrameParser::Place& place : parser.take_stripe_places()) {
+  for (const FrameParser::ShareMemory& place : parser.take_stripe_places()) {
     require(place.stripe >= 1 && place.stripe <= kStripes, "a share on an unknown stripe");
     require(place.size > 0 && place.size <= limits.max_buffer_bytes, "a share of a wrong size");
     std::memset(place.data, kShare, place.size);

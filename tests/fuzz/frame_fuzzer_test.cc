@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gradwire/tests/fuzz/fuzzing.h"
-#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

@@ -1,11 +1,11 @@
-// Reads the input as the preface of a connection or a stripe (transport/tcp/preface.h), and as the sizes of a
-// striped buffer.
+// Reads the input as the preface of a connection or a stripe (transport/tcp/wire/preface.h), and as the sizes
+// of a striped buffer.
 
 #include <string>
 
 #include "gradwire/tests/fuzz/fuzzing.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/frame.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "gradwire/tests/fuzz/fuzzing.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
 #include "gradwire/store/tcp/tcp_store_service.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "gradwire/store/calls/key_list.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/tcp_store_protocol.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/tools/launch_info.h"
 
 namespace job {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tests/device_calls/device_kind.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/rpc/server_process.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/free_port.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/tests/inspect/run_inspect.h"
 
 namespace gradwire::tests {

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/init_rpc.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/tools/launch_info.h"
 
 namespace gradwire::rpc {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/init_rpc.h"
 #include "gradwire/tools/launch_info.h"
 

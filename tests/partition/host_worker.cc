@@ -24,7 +24,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/chaos/call_log.h"

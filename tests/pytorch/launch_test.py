@@ -4,10 +4,7 @@
 usage: launch_test.py LAUNCHER PARAMETER_SERVER [unittest's arguments]
 """
 
-import contextlib
 import os
-import random
-import socket
 import sys
 import tempfile
 import unittest
@@ -15,6 +12,7 @@ import unittest
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../python"))
 import report
+from free_port import free_port
 from process import Process
 
 LAUNCHER, PARAMETER_SERVER = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
@@ -25,15 +23,6 @@ QUICK = "--rdzv_conf=keep_alive_interval=1,keep_alive_max_attempt=3,last_call_ti
 
 def program(name):
     return os.path.join(HERE, name)
-
-
-def free_port():
-    """A port below those of outgoing connections: such a connection could take it before the launcher listens."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            return port
 
 
 class Launch(unittest.TestCase):

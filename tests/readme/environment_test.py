@@ -12,6 +12,8 @@ FOLDERS = ["autograd", "base", "clients", "codec", "collectives", "data_parallel
 # Names of error codes have the form of variables.
 CODES = {"ALREADY_EXISTS", "DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND",
          "OUT_OF_RANGE", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"}
+# Names of limits of the system have it too.
+LIMITS = {"RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC"}
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OMPI_MCA_\w+)"')
 GETENV = re.compile(r'(?:getenv|environment_or|environ\.get)\(\s*"([A-Z]\w*)"')
 PYTHON = re.compile(r'environ(?:\.get\(|\[)\s*"(GRADWIRE_\w+)"')
@@ -33,7 +35,7 @@ def variables_in(path, text):
             return {name for name in LITERAL.findall(text) if name.startswith("GRADWIRE_")}, spelled
         # The launcher builds the names of these variables from "PET_" and the names of its options.
         options = {"PET_<OPTION>"} if '"PET_"' in text else set()
-        return options | set(LITERAL.findall(text)) - CODES | set(GETENV.findall(text)), spelled
+        return options | set(LITERAL.findall(text)) - CODES - LIMITS | set(GETENV.findall(text)), spelled
     if path.endswith(".bzl"):
         return set(GETENV.findall(text)), set()
     if path.endswith(".py"):

@@ -2,7 +2,7 @@
 //   calling_server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
 
 #include "absl/time/clock.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/tests/rpc/counting.h"
 #include "gradwire/tests/rpc/server_main.h"
 

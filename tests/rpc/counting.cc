@@ -1,7 +1,7 @@
 #include "gradwire/tests/rpc/counting.h"
 
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/calls/call.h"
+#include "gradwire/rpc/core/call_context.h"
 
 namespace counting {
 namespace {

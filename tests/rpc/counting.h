@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 
 // The functions and the class that the programs of these tests register. The server links them, but its code
 // names none of them.

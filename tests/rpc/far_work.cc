@@ -2,9 +2,11 @@
 
 #include <ATen/ops/mul.h>
 
+#include <memory>
 #include <optional>
 
 #include "absl/time/time.h"
+#include "gradwire/base/testing/limits.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/rpc/rpc.h"
@@ -53,6 +55,32 @@ GRADWIRE_RPC(multiply)
 
 at::Tensor multiply_here(const at::Tensor& x) { return at::mul(x, x); }
 GRADWIRE_RPC(multiply_here)
+
+at::Tensor identity(const at::Tensor& x) { return x; }
+GRADWIRE_RPC(identity)
+
+namespace {
+// The limit while the process has none left.
+std::unique_ptr<gradwire::LimitScope> no_descriptors;
+std::unique_ptr<gradwire::LimitScope> no_memory;
+}  // namespace
+
+void take_descriptors() {
+  no_descriptors = std::make_unique<gradwire::LimitScope>(RLIMIT_NOFILE, gradwire::no_free_descriptor());
+}
+GRADWIRE_RPC(take_descriptors)
+
+void give_descriptors() { no_descriptors.reset(); }
+GRADWIRE_RPC(give_descriptors)
+
+void take_memory() {
+  no_memory =
+      std::make_unique<gradwire::LimitScope>(RLIMIT_AS, gradwire::address_space_and(std::size_t{24} << 20));
+}
+GRADWIRE_RPC(take_memory)
+
+void give_memory() { no_memory.reset(); }
+GRADWIRE_RPC(give_memory)
 
 void register_scripts() {
   rpc::register_script("far_work", R"(

@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/rpc/remote_module.h"
 
-// The work that the processes of three_processes_test.cc do for each other, with libtorch.
+// The work that the processes of three_processes_test.cc and process_limits_test.cc do for each other, with
+// libtorch.
 namespace far_work {
 
 using Linear = gradwire::rpc::RemoteModule<torch::nn::LinearImpl>;
@@ -32,6 +33,15 @@ gradwire::Future<void> until_cancelled();
 // Multiplies x here, and then on `worker`.
 at::Tensor multiply(const at::Tensor& x, const std::string& worker);
 at::Tensor multiply_here(const at::Tensor& x);
+
+at::Tensor identity(const at::Tensor& x);
+
+// Leaves this process without a free descriptor, until give_descriptors().
+void take_descriptors();
+void give_descriptors();
+// Leaves this process only a few MiB of address space, until give_memory().
+void take_memory();
+void give_memory();
 
 // Registers the TorchScript "far_work.far", which makes `x` twice as large on each of two workers. Must be
 // called before the worker joins.

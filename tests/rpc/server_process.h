@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/options.h"
 #include "gradwire/tests/rpc/exit_code.h"
 
 namespace gradwire::rpc {

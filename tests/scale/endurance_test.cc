@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 
 // The functions and the class that the processes of the scale tests register.
 namespace scale {

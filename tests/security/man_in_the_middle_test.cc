@@ -12,7 +12,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/security/protection.h"
 #include "gradwire/tests/security/relay.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire {
 namespace {

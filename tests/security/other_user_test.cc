@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/testing/test_needs.h"
 #include "gradwire/store/tcp_store.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire {
 namespace {

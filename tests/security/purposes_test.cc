@@ -7,9 +7,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/collectives/cpu/mesh/mesh.h"
-#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/collectives/cpu/world_p2p/p2p_wire.h"
+#include "gradwire/collectives/cpu/world_p2p/world_p2p.h"
+#include "gradwire/security/setup/make_credentials.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/security/protection.h"
@@ -69,12 +69,12 @@ TEST_P(Purposes, WorkersAreRefusedByAStore) {
 // Rank 0 of a process group, whose rank 1 has not come yet.
 TEST_P(Purposes, WorkersAndStoreClientsAreRefusedByAProcessGroup) {
   const auto group_store = std::make_shared<store::HashStore>();
-  collectives::cpu::Mesh::Options group;
+  collectives::cpu::WorldP2p::Options group;
   group.size = 2;
   group.store = group_store;
   group.transports = {"tcp"};
   group.credentials = *security::make_credentials(member(GetParam()));
-  const auto rank = collectives::cpu::Mesh::create(std::move(group));
+  const auto rank = collectives::cpu::WorldP2p::create(std::move(group));
   ASSERT_TRUE(rank.ok()) << rank.status();
   // The line of a transport: "tcp ADDRESS\n".
   const std::string line = group_store->get("mesh/rank/0");

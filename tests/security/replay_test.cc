@@ -14,7 +14,7 @@
 #include "gradwire/tests/security/protection.h"
 #include "gradwire/tests/security/raw_socket.h"
 #include "gradwire/tests/security/relay.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire {
 namespace {

@@ -13,7 +13,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/security/protection.h"
 #include "gradwire/tests/security/raw_socket.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire {
 namespace {

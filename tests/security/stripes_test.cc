@@ -7,14 +7,14 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/security/setup/make_credentials.h"
 #include "gradwire/tests/security/protection.h"
 #include "gradwire/tests/security/raw_socket.h"
 #include "gradwire/tests/security/relay.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/frame.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire {
 namespace {

@@ -50,6 +50,14 @@ TEST(Bench, CalibrationPrintsTheCostsOfCopies) {
   EXPECT_THAT(read(output), ContainsRegex("16 MiB +[0-9.]+ \\+ [0-9.]+"));
 }
 
+TEST(Bench, MeasuresTheLossOfWorkersWithReferences) {
+  const std::string json = ::testing::TempDir() + "/lose.json";
+  ASSERT_EQ(run_bench("--suite=rref --peers= --rounds=1 --cases=lose --json=" + json), 0);
+  std::set<std::string> metrics;
+  for (const nlohmann::json& row : figures(json)) metrics.insert(row.at("metric"));
+  EXPECT_THAT(metrics, IsSupersetOf({"p50_us"}));
+}
+
 TEST(Bench, MeasuresEverySystemOfEverySuite) {
   const std::string json = ::testing::TempDir() + "/figures.json";
   const std::string html = ::testing::TempDir() + "/figures.html";

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/base/monotonic_time.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/rpc/flight/call_recorder.h"
 
 namespace gradwire {

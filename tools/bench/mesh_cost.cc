@@ -22,7 +22,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/rpc/mesh.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tools/bench/run/measure.h"

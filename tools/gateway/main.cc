@@ -18,7 +18,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/users_directory.h"
 #include "gradwire/gateway/server.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/security/checked_file.h"
 
 ABSL_FLAG(std::string, address, "127.0.0.1:7700",

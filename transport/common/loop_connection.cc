@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/transport/common/message_sizes.h"
 
 namespace gradwire::transport {
@@ -20,11 +21,10 @@ bool LoopConnection::begin_in_loop() {
 
 void LoopConnection::await_introduction_in_loop() {
   const absl::Duration timeout = context_->introduction_timeout;
-  introduction_timer_ = loop().schedule_in_loop(Clock::system().now() + timeout, [self = shared_from_this()] {
-    if (self->is_greeted_in_loop() && self->listener_->introduced()) return;
-    self->fail_in_loop(absl::DeadlineExceededError(
-        absl::StrCat("the peer did not complete the handshake within ",
-                     absl::FormatDuration(self->context_->introduction_timeout))));
+  introduction_timer_ = schedule_in_loop(Clock::system().now() + timeout, [this, timeout] {
+    if (is_greeted_in_loop() && listener_->introduced()) return;
+    fail_in_loop(absl::DeadlineExceededError(
+        absl::StrCat("the peer did not complete the handshake within ", absl::FormatDuration(timeout))));
   });
 }
 
@@ -40,26 +40,27 @@ void LoopConnection::close(absl::Status reason, absl::Duration flush) {
     if (state_ != State::kOpen) return;
     state_ = State::kClosing;
     close_reason_ = reason;
+    close_flush_until_ = flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
   }
   refuse_sends(reason);
   close_called_.store(true, std::memory_order_relaxed);
-  const absl::Time deadline =
-      flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
-  loop().post([self = shared_from_this(), deadline] { self->begin_close_in_loop(deadline); });
+  // Not post(): a task with one pointer needs no memory, which the reason may be the lack of.
+  loop().post([self = shared_from_this()] { self->run_in_loop([&] { self->begin_close_in_loop(); }); });
 }
 
-void LoopConnection::begin_close_in_loop(absl::Time deadline) {
+void LoopConnection::begin_close_in_loop() {
+  absl::Time deadline;
   {
     MutexLock lock(mutex_);
     if (state_ != State::kClosing) return;
+    deadline = close_flush_until_;
   }
   flush_until_ = deadline;
   if (deadline <= Clock::system().now()) {
     finish_in_loop(absl::OkStatus());
     return;
   }
-  close_timer_ = loop().schedule_in_loop(
-      deadline, [self = shared_from_this()] { self->finish_in_loop(absl::OkStatus()); });
+  close_timer_ = schedule_in_loop(deadline, [this] { finish_in_loop(absl::OkStatus()); });
   flush_in_loop();
 }
 
@@ -85,6 +86,14 @@ absl::Status LoopConnection::check_sendable(const Message& message, const Limits
 absl::Status LoopConnection::closed_error(const absl::Status& reason) const {
   return absl::UnavailableError(
       absl::StrCat("connection with ", peer_address_, " is closed: ", reason.message()));
+}
+
+void LoopConnection::run_in_loop(absl::FunctionRef<void()> step) noexcept {
+  try {
+    step();
+  } catch (...) {
+    fail_in_loop(caught("handling what has arrived"));
+  }
 }
 
 void LoopConnection::fail_in_loop(const absl::Status& reason) {
@@ -136,9 +145,15 @@ void LoopContext::end_if_done_in_loop() {
 // weak reference: a pending timer must not keep a transport alive.
 void LoopContext::trim_pool() {
   if (trimming_pool_.load(std::memory_order_relaxed) || trimming_pool_.exchange(true)) return;
-  loop->post([weak = weak_from_this()] {
-    if (const std::shared_ptr<LoopContext> self = weak.lock()) self->trim_pool_in_loop();
-  });
+  const auto start = [weak = weak_from_this()] {
+    const std::shared_ptr<LoopContext> self = weak.lock();
+    if (self == nullptr) return;
+    // The next message with buffers tries again.
+    if (!run_contained("scheduling the return of idle memory", [&] { self->trim_pool_in_loop(); }))
+      self->trimming_pool_.store(false);
+  };
+  if (!run_contained("posting the return of idle memory", [&] { loop->post(start); }))
+    trimming_pool_.store(false);
 }
 
 void LoopContext::trim_pool_in_loop() {

@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/security/limits.h"
@@ -16,8 +18,7 @@ namespace gradwire::transport {
 
 // The common part of connections that read, and call their listener, on the driver of an event loop. It
 // implements the states and the end of a connection. The parts of a connection (its sender, its receiver) use
-// it through this class. A task or timer of a part captures shared_from_this() of the connection, so that the
-// part stays alive.
+// it through this class.
 //
 // States: kOpen (initially; messages sent before the connection is established are queued) -> kClosing ->
 // kClosed. kClosing is the time between close() and on_closed(): it lasts until the queued messages have been
@@ -53,6 +54,23 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
     return std::shared_ptr<Part>(shared_from_this(), part);
   }
 
+  // Runs a step of this connection. If it throws, the connection ends with the error, and the loop goes on
+  // with the others: what the step would have read or sent is lost, so the two ends do not agree any more.
+  void run_in_loop(absl::FunctionRef<void()> step) noexcept;
+  // Run the step in the same way later (see EventLoop and Turns). They keep the connection alive until then.
+  template <class F>
+  void post(F step) {
+    loop().post(later(std::move(step)));
+  }
+  template <class F>
+  void defer_in_loop(F step) {
+    loop().turns_in_loop().defer(later(std::move(step)));
+  }
+  template <class F>
+  uint64_t schedule_in_loop(absl::Time when, F step) {
+    return loop().schedule_in_loop(when, later(std::move(step)));
+  }
+
   // Whether close() was called: then no more messages are delivered. May be called from any thread.
   bool close_called() const { return close_called_.load(std::memory_order_relaxed); }
   LoopContext& context() const { return *context_; }
@@ -83,7 +101,11 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
  private:
   enum class State { kOpen, kClosing, kClosed };
 
-  void begin_close_in_loop(absl::Time deadline);
+  template <class F>
+  auto later(F step) {
+    return [self = shared_from_this(), step = std::move(step)]() mutable { self->run_in_loop(step); };
+  }
+  void begin_close_in_loop();
   absl::Status shut_down_reason() const;
 
   const std::shared_ptr<LoopContext> context_;
@@ -97,6 +119,8 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   // The reason of the first close() or failure.
   std::optional<absl::Status> close_reason_ ABSL_GUARDED_BY(mutex_);
+  // Until then close() lets queued messages leave.
+  absl::Time close_flush_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   std::atomic<bool> close_called_{false};
 };

@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,26 +14,163 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/base/log.h"
-#include "gradwire/base/monotonic_time.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/shortage.h"
+#include "gradwire/base/process/start_thread.h"
+#include "gradwire/base/random_id.h"
 #include "gradwire/security/local_peer/tcp_peer_user.h"
-#include "gradwire/transport/http/http_host.h"
-#include "gradwire/transport/http/http_socket.h"
-#include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/admission/admission.h"
+#include "gradwire/transport/tcp/socket/address.h"
 
 namespace gradwire::transport {
 namespace {
+
+// The host in the header Host of a request, without the port, in small letters: "127.0.0.1", "[::1]", "ps".
+std::string host_of_header(absl::string_view header) {
+  const std::size_t from = absl::StartsWith(header, "[") ? header.find(']') : 0;
+  if (from == absl::string_view::npos) return std::string();
+  return absl::AsciiStrToLower(header.substr(0, header.find(':', from)));
+}
+
+// Whether `host` is an address, or localhost: then the client has not got here by a name that somebody else
+// controls (DNS rebinding).
+bool is_address_or_localhost(absl::string_view host) {
+  if (absl::StartsWith(host, "[")) return true;
+  return host == "localhost" || (!host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+           return absl::ascii_isdigit(c) || c == '.';
+         }));
+}
+
+// The same, but only for addresses that begin as those of the loopback interface do.
+bool is_loopback_host(absl::string_view host) {
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") && is_address_or_localhost(host));
+}
+
+// A socket that listens for an HTTP server.
+struct HttpSocket {
+  Descriptor socket;
+  // As HttpServer::address().
+  std::string address;
+  // The file of the socket, which its owner must remove; empty for TCP.
+  std::string file;
+  // Whether only processes of this host reach it.
+  bool local = true;
+};
+
+// Connections that have not been accepted yet.
+constexpr int kBacklog = 16;
+
+absl::Status failed(absl::string_view what, const std::string& address) {
+  return system_status(absl::StrCat(what, " ", address), errno);
+}
+
+absl::Status malformed(const std::string& address) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("malformed address of an HTTP server: got \"", address,
+                   "\", expected \"HOST:PORT\", \"[IPV6]:PORT\" or \"unix:PATH\""));
+}
+
+// Splits "HOST:PORT" and "[HOST]:PORT".
+bool split(absl::string_view text, std::string& host, int& port) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return false;
+  absl::string_view name = text.substr(0, colon);
+  if (absl::ConsumePrefix(&name, "[")) {
+    if (!absl::ConsumeSuffix(&name, "]")) return false;
+  } else if (absl::StrContains(name, ":")) {
+    return false;
+  }
+  host = std::string(name);
+  return !name.empty() && absl::SimpleAtoi(text.substr(colon + 1), &port) && port >= 0 && port <= 65'535;
+}
+
+absl::StatusOr<HttpSocket> open_file(std::string path) {
+  if (absl::EndsWith(path, "/")) absl::StrAppend(&path, absl::Hex(random_id(), absl::kZeroPad16), ".sock");
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the path of a socket must have 1 to ", sizeof(address.sun_path) - 1, " bytes, got \"", path, "\""));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  HttpSocket socket;
+  socket.address = absl::StrCat("unix:", path);
+  socket.socket =
+      Descriptor::from([&] { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  if (!socket.socket.valid()) return failed("cannot create a socket for", socket.address);
+  if (bind(socket.socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return failed("cannot bind", socket.address);
+  socket.file = path;
+  // Before listen(), so that no other user ever connects.
+  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || listen(socket.socket.get(), kBacklog) != 0) {
+    absl::Status status = failed("cannot listen on", socket.address);
+    unlink(path.c_str());
+    return status;
+  }
+  return socket;
+}
+
+absl::StatusOr<HttpSocket> open_tcp(const SocketAddress& address) {
+  HttpSocket socket;
+  socket.local = is_loopback(address);
+  const std::string name = to_string(address);
+  socket.socket = Descriptor::from(
+      [&] { return ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  if (!socket.socket.valid()) return failed("cannot create a socket for", name);
+  const int on = 1;
+  // A port whose last connections have just ended may be used again.
+  setsockopt(socket.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(socket.socket.get(), address.get(), address.length) != 0) return failed("cannot bind", name);
+  if (listen(socket.socket.get(), kBacklog) != 0) return failed("cannot listen on", name);
+  SocketAddress bound;
+  bound.length = sizeof(bound.storage);
+  if (getsockname(socket.socket.get(), bound.get(), &bound.length) != 0)
+    return failed("cannot read the address of", name);
+  socket.address = to_string(bound);
+  return socket;
+}
+
+// Opens the socket of HttpOptions::address. `insecure`, `consent` and the errors: as there.
+absl::StatusOr<HttpSocket> open_http_socket(const std::string& address, bool insecure,
+                                            const std::string& consent) {
+  if (absl::string_view path = address; absl::ConsumePrefix(&path, "unix:"))
+    return open_file(std::string(path));
+  std::string host;
+  int port = 0;
+  if (!split(address, host, port)) return malformed(address);
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<SocketAddress> candidates, resolve_bind_addresses(host, port));
+  absl::Status status = malformed(address);
+  for (const SocketAddress& candidate : candidates) {
+    if (!is_loopback(candidate) && !insecure) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("HTTP server at ", address, " refused: other hosts can reach ", to_string(candidate),
+                       ", and HTTP has no credentials; use a loopback address, or allow it with ", consent));
+    }
+    absl::StatusOr<HttpSocket> socket = open_tcp(candidate);
+    if (socket.ok()) return socket;
+    status = socket.status();
+  }
+  return status;
+}
 
 constexpr int kAcceptsPerRound = 16;
 constexpr int64_t kRetryAcceptMs = 100;
@@ -80,9 +219,8 @@ class HttpServer::Core {
   ~Core() { stop(); }
 
   absl::Status start() {
-    wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_.valid())
-      return absl::UnavailableError(absl::StrCat("cannot create an eventfd: ", std::strerror(errno)));
+    wake_ = Descriptor::from([&] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+    if (!wake_.valid()) return system_status("cannot create an eventfd", errno);
     daemon_ = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Core::answer,
         this, MHD_OPTION_EXTERNAL_LOGGER, &log_for_library, nullptr, MHD_OPTION_CONNECTION_LIMIT,
@@ -91,17 +229,21 @@ class HttpServer::Core {
         MHD_OPTION_NOTIFY_CONNECTION, &Core::notify, this, MHD_OPTION_END);
     if (daemon_ == nullptr)
       return absl::UnavailableError(absl::StrCat("cannot start an HTTP server at ", socket_.address));
-    thread_ = std::thread([this] { serve(); });
+    own_descriptor(epoll_fd());
+    GRADWIRE_ASSIGN_OR_RETURN(thread_, start_thread("http", [this] { serve(); }));
     return absl::OkStatus();
   }
 
   void stop() {
+    // A forked child has neither the thread nor the sockets. The file is its parent's.
+    if (!mark_.here()) return leak_after_fork(thread_, clients_);
     if (thread_.joinable()) {
       const uint64_t one = 1;
       (void)!write(wake_.get(), &one, sizeof(one));
       thread_.join();
     }
     if (daemon_ != nullptr) {
+      disown_descriptor(epoll_fd());
       MHD_stop_daemon(std::exchange(daemon_, nullptr));
     }
     socket_.socket.reset();
@@ -117,10 +259,11 @@ class HttpServer::Core {
     Admission::Id place = 0;
   };
 
+  int epoll_fd() const { return MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd; }
+
   void serve() {
-    const MHD_DaemonInfo* const info = MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD);
     pollfd descriptors[] = {
-        {wake_.get(), POLLIN, 0}, {info->epoll_fd, POLLIN, 0}, {socket_.socket.get(), POLLIN, 0}};
+        {wake_.get(), POLLIN, 0}, {epoll_fd(), POLLIN, 0}, {socket_.socket.get(), POLLIN, 0}};
     while ((descriptors[0].revents & POLLIN) == 0) {
       accept_connections();
       // A client that is slow is ended by the end of its socket, which the library then notices.
@@ -156,23 +299,30 @@ class HttpServer::Core {
     for (int accepted = 0; accepted < kAcceptsPerRound; ++accepted) {
       SocketAddress peer;
       peer.length = sizeof(peer.storage);
-      const int socket =
-          accept4(socket_.socket.get(), peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      int socket;
+      {
+        const ForkDelay delay;
+        socket = accept4(socket_.socket.get(), peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        own_descriptor(socket);
+      }
       if (socket < 0) {
-        cannot_accept_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        cannot_accept_ = is_shortage(errno);
         return;
       }
       const Admission::Outcome outcome =
           admission_.arrive(owner_of(socket, peer), absl::FromUnixNanos(monotonic_nanoseconds()));
       if (outcome.replaced != 0) end_connection(outcome.replaced);
       if (outcome.admitted == 0) {
+        disown_descriptor(socket);
         close(socket);
         continue;
       }
       // The library closes the socket, also after an error. It calls on_connection() inside.
       admitted_ = outcome.admitted;
-      if (MHD_add_connection(daemon_, socket, peer.get(), peer.length) != MHD_YES)
+      if (MHD_add_connection(daemon_, socket, peer.get(), peer.length) != MHD_YES) {
+        disown_descriptor(socket);
         admission_.leave(admitted_);
+      }
     }
   }
   // The library notices the end of the socket.
@@ -185,13 +335,27 @@ class HttpServer::Core {
 
   static void notify(void* self, MHD_Connection* connection, void** /*state*/,
                      MHD_ConnectionNotificationCode event) {
-    static_cast<Core*>(self)->on_connection(connection, event);
+    Core& core = *static_cast<Core*>(self);
+    at_boundary(
+        "a connection of the http server", [&] { core.on_connection(connection, event); },
+        [&](const absl::Status&) { core.refuse(connection); });
+  }
+  // Ends a new connection that cannot be served.
+  void refuse(MHD_Connection* connection) {
+    admission_.leave(admitted_);
+    const MHD_ConnectionInfo* const info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info == nullptr) return;
+    disown_descriptor(info->connect_fd);
+    shutdown(info->connect_fd, SHUT_RDWR);
   }
   void on_connection(MHD_Connection* connection, MHD_ConnectionNotificationCode event) {
     if (event == MHD_CONNECTION_NOTIFY_CLOSED) {
       const auto found = clients_.find(connection);
       if (found == clients_.end()) return;
       admission_.leave(found->second.place);
+      // The library closes it next.
+      disown_descriptor(found->second.fd);
       clients_.erase(found);
       return;
     }
@@ -205,7 +369,11 @@ class HttpServer::Core {
   static MHD_Result answer(void* self, MHD_Connection* connection, const char* path, const char* method,
                            const char* /*version*/, const char* /*data*/, std::size_t* /*size*/,
                            void** /*state*/) {
-    return static_cast<const Core*>(self)->on_request(connection, path, method);
+    return at_boundary(
+        "a request of the http server",
+        [&] { return static_cast<const Core*>(self)->on_request(connection, path, method); },
+        // The library closes the connection.
+        [](const absl::Status&) { return MHD_NO; });
   }
   // Answers at once, without the body of the request: the library then ends the connection.
   MHD_Result on_request(MHD_Connection* connection, const char* path, const char* method) const {
@@ -261,6 +429,7 @@ class HttpServer::Core {
     return queued;
   }
 
+  const ProcessMark mark_;
   const HttpOptions options_;
   const std::string asked_host_;
   const std::map<std::string, HttpPage> pages_;

@@ -64,7 +64,7 @@ class LoopbackConnection : public LoopConnection {
     if (queue_.empty()) {
       // If the queue was not empty, the task of an earlier message delivers this one too: it runs until it
       // finds the queue empty, under the same lock.
-      loop().post([this, self = shared_from_this()] {
+      post([this] {
         // After close() the flush handles the queue.
         if (!close_called()) deliver_queued_in_loop();
       });
@@ -74,6 +74,7 @@ class LoopbackConnection : public LoopConnection {
   }
 
   void capture(uint64_t) override {}
+  bool borrows(uint64_t) override { return false; }
   security::PeerIdentity peer() const override { return {.proof = security::PeerIdentity::Proof::kProcess}; }
 
   // Opens both ends if the transport listens at the address.
@@ -122,7 +123,8 @@ class LoopbackConnection : public LoopConnection {
     }
     if (peer_ == nullptr) return;
     // In a task, because this may run inside a call of the peer's listener.
-    loop().post([peer = std::exchange(peer_, nullptr)] {
+    const std::shared_ptr<LoopbackConnection> peer = std::exchange(peer_, nullptr);
+    peer->post([peer = peer.get()] {
       peer->fail_in_loop(absl::UnavailableError("the peer closed the connection"));
     });
   }
@@ -140,7 +142,7 @@ class LoopbackConnection : public LoopConnection {
       // The listener may close either end and thereby drop peer_.
       const std::shared_ptr<LoopbackConnection> peer = peer_;
       if (peer == nullptr || peer->listener_ == nullptr || peer->close_called()) return;
-      peer->listener_->on_message(*peer, std::move(message));
+      peer->run_in_loop([&] { peer->listener_->on_message(*peer, std::move(message)); });
     }
   }
 

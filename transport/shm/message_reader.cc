@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/transport/common/message_sizes.h"
 
 namespace gradwire::transport {
@@ -27,21 +28,27 @@ absl::Status malformed_record(const RecordWord& record) {
 
 }  // namespace
 
-absl::StatusOr<bool> MessageReader::read(const RingConsumer& ring, const RecordWord& record,
-                                         absl::FunctionRef<absl::Status()> catch_up) {
+absl::StatusOr<MessageReader::Progress> MessageReader::read(const RingConsumer& ring,
+                                                            const RecordWord& record, CatchUp catch_up) {
   try {
-    GRADWIRE_RETURN_IF_ERROR(read_record(ring, record));
-    if (has_blocks_) GRADWIRE_RETURN_IF_ERROR(resolve_blocks(catch_up));
+    if (!waiting_) GRADWIRE_RETURN_IF_ERROR(read_record(ring, record));
+    if (has_blocks_) {
+      GRADWIRE_ASSIGN_OR_RETURN(const bool resolved, resolve_blocks(catch_up));
+      waiting_ = !resolved;
+      if (waiting_) return Progress::kLater;
+    }
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("no memory for a received message");
   }
-  return stage_ == Stage::kComplete;
+  return stage_ == Stage::kComplete ? Progress::kComplete : Progress::kPart;
 }
 
 Message MessageReader::take() {
   stage_ = Stage::kIdle;
   list_.clear();
   if (list_.capacity() > kListKept) list_.shrink_to_fit();
+  if (!lost_.ok()) message_.buffers.clear();
+  lost_ = absl::OkStatus();
   return std::exchange(message_, Message());
 }
 
@@ -64,6 +71,8 @@ MessageReader::Arriving MessageReader::arriving() {
 void MessageReader::reset() {
   take();
   has_blocks_ = false;
+  resolved_ = 0;
+  waiting_ = false;
 }
 
 absl::Status MessageReader::read_record(const RingConsumer& ring, const RecordWord& record) {
@@ -120,16 +129,19 @@ absl::Status MessageReader::read_message(const RingConsumer& ring, const RecordW
   message_.header.resize(header_bytes);
   ring.copy_out(list_bytes, message_.header.data(), header_bytes);
   message_.buffers.resize(record.buffers);
-  if (aligned_bytes > 0)
-    GRADWIRE_RETURN_IF_ERROR(read_small_buffers(ring, list_bytes + header_bytes, aligned_bytes));
+  if (aligned_bytes > 0) read_small_buffers(ring, list_bytes + header_bytes, aligned_bytes);
   stage_ = Stage::kComplete;
   return absl::OkStatus();
 }
 
 // Copies the small buffers into one block of memory, which they share.
-absl::Status MessageReader::read_small_buffers(const RingConsumer& ring, std::size_t offset,
-                                               std::size_t bytes) {
-  GRADWIRE_ASSIGN_OR_RETURN(const Buffer memory, pool_.allocate(bytes));
+void MessageReader::read_small_buffers(const RingConsumer& ring, std::size_t offset, std::size_t bytes) {
+  const absl::StatusOr<Buffer> allocated = pool_.allocate(bytes);
+  if (!allocated.ok()) {
+    lose(allocated.status());
+    return;
+  }
+  const Buffer& memory = *allocated;
   char* to = static_cast<char*>(memory.data());
   for (std::size_t i = 0; i < list_.size(); ++i) {
     const std::size_t size = list_[i].size();
@@ -139,7 +151,12 @@ absl::Status MessageReader::read_small_buffers(const RingConsumer& ring, std::si
     offset += size;
     to += aligned(size);
   }
-  return absl::OkStatus();
+}
+
+// Frees the memory of the buffers that have arrived. Their places in the list stay.
+void MessageReader::lose(absl::Status reason) {
+  lost_ = std::move(reason);
+  for (Buffer& buffer : message_.buffers) buffer = Buffer();
 }
 
 absl::Status MessageReader::read_start(const RingConsumer& ring, const RecordWord& record) {
@@ -178,8 +195,8 @@ absl::Status MessageReader::read_data(const RingConsumer& ring, const RecordWord
         break;
       case Stage::kBuffers: {
         const Buffer& buffer = message_.buffers[buffer_index_];
-        part = std::min(rest, buffer.size() - filled_);
-        ring.copy_out(offset, static_cast<char*>(buffer.data()) + filled_, part);
+        part = std::min<uint64_t>(rest, list_[buffer_index_].size() - filled_);
+        if (lost_.ok()) ring.copy_out(offset, static_cast<char*>(buffer.data()) + filled_, part);
         break;
       }
       default:
@@ -209,7 +226,7 @@ absl::Status MessageReader::next_stages() {
     filled_ = 0;
     buffer_index_ = 0;
   } else if (stage_ == Stage::kBuffers) {
-    if (filled_ < message_.buffers[buffer_index_].size()) return absl::OkStatus();
+    if (filled_ < list_[buffer_index_].size()) return absl::OkStatus();
     ++buffer_index_;
     filled_ = 0;
   }
@@ -222,28 +239,47 @@ absl::Status MessageReader::next_stages() {
     stage_ = Stage::kComplete;
     return absl::OkStatus();
   }
-  GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[buffer_index_], pool_.allocate(list_[buffer_index_].size()));
+  if (!lost_.ok()) return absl::OkStatus();
+  absl::StatusOr<Buffer> buffer = pool_.allocate(list_[buffer_index_].size());
+  if (buffer.ok()) {
+    message_.buffers[buffer_index_] = *std::move(buffer);
+  } else {
+    lose(buffer.status());
+  }
   return absl::OkStatus();
 }
 
-absl::Status MessageReader::resolve_blocks(absl::FunctionRef<absl::Status()> catch_up) {
-  has_blocks_ = false;
+absl::StatusOr<bool> MessageReader::resolve_blocks(CatchUp catch_up) {
   // Announcements of segments come through the socket and may be read after the message. Read the socket
-  // once; if the segment is still unknown, take() returns an error.
+  // once; if the segment is still unknown, take() returns an error, unless the socket could not be read to
+  // its end.
   bool caught_up = false;
-  for (std::size_t i = 0; i < list_.size(); ++i) {
-    if (list_[i].location() == BufferEntry::kSentBack) {
-      GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[i], take_back(list_[i]));
+  bool all = true;
+  for (; resolved_ < list_.size(); ++resolved_) {
+    const BufferEntry& entry = list_[resolved_];
+    Buffer& buffer = message_.buffers[resolved_];
+    if (entry.location() == BufferEntry::kSentBack) {
+      GRADWIRE_ASSIGN_OR_RETURN(buffer, take_back(entry));
       continue;
     }
-    if (list_[i].location() != BufferEntry::kInArena) continue;
-    if (!caught_up && !arena_.knows(list_[i].block)) {
-      GRADWIRE_RETURN_IF_ERROR(catch_up());
+    if (entry.location() != BufferEntry::kInArena) continue;
+    if (!caught_up && !arena_.knows(entry.block)) {
+      GRADWIRE_ASSIGN_OR_RETURN(all, catch_up());
       caught_up = true;
     }
-    GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[i], arena_.take(list_[i].block, list_[i].size()));
+    if (!all && !arena_.knows(entry.block)) return false;
+    absl::StatusOr<Buffer> block = arena_.take(entry.block, entry.size(), pool_);
+    if (block.ok()) {
+      buffer = *std::move(block);
+    } else if (is_local_shortage(block.status())) {
+      lose(block.status());
+    } else {
+      return block.status();
+    }
   }
-  return absl::OkStatus();
+  has_blocks_ = false;
+  resolved_ = 0;
+  return true;
 }
 
 absl::StatusOr<Buffer> MessageReader::take_back(const BufferEntry& entry) {

@@ -23,14 +23,15 @@ namespace gradwire::transport {
 //
 //   while (const uint64_t word = ring.peek()) {
 //     const RecordWord record = RecordWord::decode(word);
-//     absl::StatusOr<bool> complete = reader.read(ring, record, catch_up);
+//     absl::StatusOr<MessageReader::Progress> progress = reader.read(ring, record, catch_up);
+//     if (*progress == kLater) ...   // call read() with the same record again, later
 //     ring.release(record.length);
-//     if (*complete) use(reader.take());
+//     if (*progress == kComplete) use(reader.take());
 //   }
 class MessageReader {
  public:
   // `pool` and `arena` must outlive the reader.
-  MessageReader(const Limits& limits, BufferPool& pool, const ArenaPeer& arena)
+  MessageReader(const Limits& limits, BufferPool& pool, ArenaPeer& arena)
       : limits_(limits), message_limits_(limits), pool_(pool), arena_(arena) {}
 
   // The blocks of this arena may be sent back. It must outlive the reader. Must be called before read().
@@ -42,12 +43,24 @@ class MessageReader {
     message_limits_.max_message_bytes = std::min(limits_.max_message_bytes, bytes);
   }
 
-  // Reads the next record of `ring`; `record` is its first 8 bytes. Returns whether it completes a message,
-  // which must then be taken. If the record refers to a block of an unknown segment, `catch_up` is called; it
-  // must register the segments that have been announced. InvalidArgument for a malformed message or one over
-  // a limit; ResourceExhausted if no memory is left.
-  absl::StatusOr<bool> read(const RingConsumer& ring, const RecordWord& record,
-                            absl::FunctionRef<absl::Status()> catch_up);
+  enum class Progress {
+    kPart,
+    // The message is complete, and must be taken.
+    kComplete,
+    // The message needs a segment that cannot be registered yet. The record must stay in the ring, and be the
+    // next one that is read.
+    kLater,
+  };
+  // Registers the segments that have been announced. Returns false if it must go on later.
+  using CatchUp = absl::FunctionRef<absl::StatusOr<bool>()>;
+
+  // Reads the next record of `ring`; `record` is its first 8 bytes. If the record refers to a block of an
+  // unknown segment, `catch_up` is called. InvalidArgument for a malformed message or one over a limit;
+  // ResourceExhausted if no memory is left for the header of a message.
+  absl::StatusOr<Progress> read(const RingConsumer& ring, const RecordWord& record, CatchUp catch_up);
+  // Whether there was memory for the buffers of the message. If not, ResourceExhausted: their bytes were read
+  // and dropped, and take() returns the header only.
+  const absl::Status& lost() const { return lost_; }
   // REQUIRES: a message is complete.
   Message take();
 
@@ -77,24 +90,33 @@ class MessageReader {
   absl::Status read_start(const RingConsumer& ring, const RecordWord& record);
   absl::Status read_data(const RingConsumer& ring, const RecordWord& record);
   absl::Status check_sizes(uint64_t header_bytes) const;
-  absl::Status read_small_buffers(const RingConsumer& ring, std::size_t offset, std::size_t bytes);
+  void read_small_buffers(const RingConsumer& ring, std::size_t offset, std::size_t bytes);
+  // The bytes of the buffers are dropped from now on.
+  void lose(absl::Status reason);
   // Enters the next stages after the current stage is complete.
   absl::Status next_stages();
-  absl::Status resolve_blocks(absl::FunctionRef<absl::Status()> catch_up);
+  // Returns false if a segment is missing that `catch_up` will register later. The next call goes on there.
+  absl::StatusOr<bool> resolve_blocks(CatchUp catch_up);
   absl::StatusOr<Buffer> take_back(const BufferEntry& entry);
 
   const Limits limits_;
   // The limits for the current message.
   Limits message_limits_;
   BufferPool& pool_;
-  const ArenaPeer& arena_;
+  ArenaPeer& arena_;
   ArenaOwner* own_arena_ = nullptr;
 
   Stage stage_ = Stage::kIdle;
   Message message_;
+  // Why the buffers are dropped. Blocks of an arena are resolved nevertheless, so that their owners get them
+  // back.
+  absl::Status lost_;
   std::vector<BufferEntry> list_;
-  // The list is complete and has buffers in an arena.
+  // The list is complete and has buffers in an arena, of which the first ones, by their index, are resolved.
   bool has_blocks_ = false;
+  std::size_t resolved_ = 0;
+  // The last call of read() has read its record, and a segment was missing.
+  bool waiting_ = false;
   // arriving() was called for the message in several records.
   bool announced_ = false;
   // Sizes of a message in several records.

@@ -140,11 +140,11 @@ void Outgoing::replace_borrowed(std::vector<BorrowedPart>& parts) {
   }
 }
 
-void OutgoingQueue::push(uint64_t ticket, Outgoing message) {
-  if (messages_.empty()) front_ticket_ = ticket;
+void OutgoingQueue::push(uint64_t ticket, Outgoing&& message) {
   message.queued_bytes_ = message.message_.byte_size();
-  bytes_ += message.queued_bytes_;
   messages_.push_back(std::move(message));
+  if (messages_.size() == 1) front_ticket_ = ticket;
+  bytes_ += messages_.back().queued_bytes_;
 }
 
 std::size_t OutgoingQueue::bytes() const {
@@ -162,9 +162,9 @@ Outgoing OutgoingQueue::pop() {
   return message;
 }
 
-std::deque<Outgoing> OutgoingQueue::clear() {
+void OutgoingQueue::clear(std::deque<Outgoing>& to) {
   bytes_ = 0;
-  return std::exchange(messages_, {});
+  messages_.swap(to);
 }
 
 Outgoing* OutgoingQueue::find(uint64_t ticket) {

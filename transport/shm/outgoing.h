@@ -41,6 +41,8 @@ class Outgoing {
   // Whether a thread has tried to copy the buffers to the arena, or it is too late for that.
   bool prepared() const { return prepared_ || stage_ != Stage::kUnwritten; }
   void set_prepared(bool yes) { prepared_ = yes; }
+  // Whether the ring has a part of the message.
+  bool begun() const { return stage_ != Stage::kUnwritten; }
 
   // The part of a borrowed buffer that has not been copied: `buffer` from `offset` on.
   struct BorrowedPart {
@@ -100,14 +102,16 @@ class OutgoingQueue {
   bool empty() const { return messages_.empty(); }
   Outgoing& front() { return messages_.front(); }
   // `ticket` must be the successor of the last queued ticket, if the queue is not empty.
-  void push(uint64_t ticket, Outgoing message);
+  // An exception leaves the queue as it was.
+  void push(uint64_t ticket, Outgoing&& message);
   Outgoing pop();
   // Total size of all messages at the time when they were queued, without the bytes of the first one that are
   // in shared memory.
   std::size_t bytes() const;
   // Returns nullptr if the message is not queued.
   Outgoing* find(uint64_t ticket);
-  std::deque<Outgoing> clear();
+  // Moves all messages to `to`, which must be empty. Needs no memory.
+  void clear(std::deque<Outgoing>& to);
 
  private:
   uint64_t front_ticket_ = 0;

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gradwire/base/clock.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/spin_wait.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/shm/raw_peer.h"

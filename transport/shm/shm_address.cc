@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/base/random_id.h"
 
 namespace gradwire::transport {
@@ -59,12 +60,13 @@ UnixAddress abstract_address(const ShmAddress& address) {
 }
 
 absl::StatusOr<Descriptor> listen_at(const ShmAddress& address) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Descriptor socket =
+      Descriptor::from([&] { return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   const UnixAddress at = abstract_address(address);
   if (!socket.valid() ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.length) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
-    return errno_status(absl::StrCat("cannot listen on ", address.to_string()), errno);
+    return system_status(absl::StrCat("cannot listen on ", address.to_string()), errno);
   }
   return socket;
 }

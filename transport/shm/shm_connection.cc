@@ -7,11 +7,12 @@ namespace gradwire::transport {
 ShmConnection::ShmConnection(std::shared_ptr<ShmContext> context, std::string peer_address)
     : LoopConnection(context, std::move(peer_address)),
       context_(std::move(context)),
+      doorbell_(*this, socket_),
       peer_arena_(context_->options.max_arena_bytes),
-      sender_(*this, *context_, socket_, peer_arena_, watch_),
+      sender_(*this, *context_, socket_, doorbell_, peer_arena_, watch_),
       handshake_(*this, *context_, *socket_,
                  [this](ShmHandshake::Outcome outcome) { established_in_loop(std::move(outcome)); }),
-      receiver_(*this, *context_, *socket_, peer_arena_, watch_) {}
+      receiver_(*this, *context_, *socket_, doorbell_, peer_arena_, watch_) {}
 
 void ShmConnection::connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener,
                                     absl::Time deadline) {
@@ -63,6 +64,7 @@ void ShmConnection::release_in_loop(const absl::Status& reason) {
   // The order matters: the sender and the loop stop using the socket before it is closed, and the loop
   // stops polling before the rings are unmapped.
   sender_.end_in_loop(reason);
+  doorbell_.end_in_loop();
   handshake_.end_in_loop();
   loop().forget_in_loop(*watch_);
   watch_->detach_in_loop();

@@ -7,6 +7,7 @@
 
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/shm/doorbell.h"
 #include "gradwire/transport/shm/memory/control_socket.h"
 #include "gradwire/transport/shm/shm_address.h"
 #include "gradwire/transport/shm/shm_context.h"
@@ -36,6 +37,9 @@ class RingWatch : public Pollable {
     // The received data may have closed the connection.
     if (receiver_ != nullptr && sender_->blocked() && sender_->write_queued()) any = true;
     return any;
+  }
+  void failed_in_loop(const absl::Status& error) override {
+    if (receiver_ != nullptr) receiver_->failed_in_loop(error);
   }
   void arm_in_loop() override {
     if (receiver_ == nullptr) return;
@@ -69,6 +73,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override { return sender_.send(std::move(message)); }
   void capture(uint64_t ticket) override { sender_.capture(ticket); }
+  bool borrows(uint64_t ticket) override { return sender_.borrows(ticket); }
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return sender_.allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
   NoRoom no_room() const override { return sender_.no_room(); }
@@ -84,6 +89,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
  private:
   // EventHandler
   void on_events_in_loop(uint32_t) override { receiver_.read_socket_in_loop(); }
+  void failed_in_loop(const absl::Status& error) override { fail_in_loop(error); }
   bool expects_more_events() const override { return false; }
   const Pollable* pollable() const override { return watch_.get(); }
 
@@ -97,6 +103,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
   const std::shared_ptr<ShmContext> context_;
   const std::shared_ptr<ControlSocket> socket_ = std::make_shared<ControlSocket>();
   const std::shared_ptr<RingWatch> watch_ = std::make_shared<RingWatch>();
+  Doorbell doorbell_;
   // The blocks that the peer sends. The receiver makes buffers of them, and the sender may send them back.
   ArenaPeer peer_arena_;
   ShmSender sender_;

@@ -43,6 +43,7 @@ class ShmHandshake : public EventHandler {
 
  private:
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status& error) override;
   bool expects_more_events() const override { return false; }
 
   void try_connect_in_loop();
@@ -51,12 +52,16 @@ class ShmHandshake : public EventHandler {
   absl::Status check_peer_in_loop();
   // Returns false if it closed the connection.
   bool watch_in_loop();
-  bool send_hello_in_loop();
-  absl::Status receive_hello_in_loop(const ControlPacket& packet);
+  absl::Status send_hello_in_loop();
+  // Handles the received hello.
+  void take_hello_in_loop();
+  absl::Status accept_hello_in_loop(const ControlPacket& packet);
+  // Goes on later, because this process has no descriptor or memory left for the hello of the peer, or for
+  // its own.
+  void go_on_later_in_loop(const absl::Status& shortage);
 
   LoopConnection& connection_;
-  const ShmOptions& options_;
-  security::UserGuard& users_;
+  ShmContext& context_;
   ControlSocket& socket_;
   const Done done_;
   // The address of the server; not set at the server.
@@ -64,6 +69,11 @@ class ShmHandshake : public EventHandler {
   absl::Time deadline_;
   uint64_t timer_ = 0;
   uint64_t handler_id_ = 0;
+  // The hello of the peer, until it is accepted.
+  absl::optional<ControlPacket> hello_;
+  // Why the handshake waits, if it does.
+  absl::Status shortage_;
+  uint64_t retry_timer_ = 0;
   // The ring that was passed to the peer, until the peer's hello arrives.
   absl::optional<RingProducer> own_ring_;
 };

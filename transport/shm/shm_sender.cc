@@ -10,13 +10,16 @@
 
 #include "gradwire/transport/shm/shm_sender.h"
 
+#include <cassert>
 #include <cstring>
-#include <deque>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 
 namespace gradwire::transport {
 namespace {
@@ -28,10 +31,11 @@ constexpr int kMaxRounds = 16;
 }  // namespace
 
 ShmSender::ShmSender(LoopConnection& connection, ShmContext& context, std::shared_ptr<ControlSocket> socket,
-                     const ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch)
+                     Doorbell& doorbell, const ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch)
     : connection_(connection),
       context_(context),
       socket_(std::move(socket)),
+      doorbell_(doorbell),
       peer_arena_(peer_arena),
       watch_(std::move(watch)) {}
 
@@ -41,6 +45,7 @@ absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
   if (has_large_buffers(outgoing)) prepare(outgoing);
   uint64_t ticket;
   bool queued = false;
+  bool dropped = false;
   Effects effects;
   {
     MutexLock lock(mutex_);
@@ -52,11 +57,23 @@ absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
       queued = !queue_.empty();
       // If large buffers are left, try the arena again when the message is first in the queue.
       outgoing.set_prepared(!has_large_buffers(outgoing));
-      queue_.push(ticket, std::move(outgoing));
+      const bool begun = outgoing.begun();
+      try {
+        queue_.push(ticket, std::move(outgoing));
+      } catch (const std::bad_alloc&) {
+        // The peer cannot read the messages behind one that is not complete.
+        if (begun) refusal_ = no_memory();
+        if (!begun) --last_ticket_;
+        dropped = true;
+      }
     }
   }
-  // Poll the ring, because an answer is expected.
-  connection_.loop().activate(watch_);
+  if (dropped) {
+    if (effects.published) connection_.close(no_memory(), absl::ZeroDuration());
+    return no_memory();
+  }
+  // Poll the ring, because an answer is expected. Without memory the doorbell announces it.
+  run_contained("polling shared memory", [&] { connection_.loop().activate(watch_); });
   apply(effects);
   // The reader may have made room that the loop has not seen yet. Besides, a thread that sends faster than
   // the reader reads should help to write the queue.
@@ -72,8 +89,12 @@ bool ShmSender::has_large_buffers(const Outgoing& outgoing) const {
   return false;
 }
 
-// Puts large buffers into the arena, as far as it has room.
-void ShmSender::prepare(Outgoing& outgoing) {
+// Puts large buffers into the arena, as far as it has room, and there is memory for that.
+void ShmSender::prepare(Outgoing& outgoing) noexcept {
+  run_contained("copying a message to shared memory", [&] { fill_blocks(outgoing); });
+}
+
+void ShmSender::fill_blocks(Outgoing& outgoing) {
   outgoing.set_prepared(true);
   // Pairs with the release in start_in_loop(). The object lives as long as the connection.
   ArenaOwner* const arena = arena_.load(std::memory_order_acquire);
@@ -141,6 +162,21 @@ bool ShmSender::write_locked(Outgoing& outgoing, Effects& effects) {
   return progress == Outgoing::Progress::kDone;
 }
 
+class ShmSender::Preparing {
+ public:
+  explicit Preparing(ShmSender& sender) : sender_(sender) {}
+  ~Preparing() {
+    MutexLock lock(sender_.mutex_);
+    sender_.preparing_ = false;
+    sender_.prepared_.notify_all();
+  }
+  Preparing(const Preparing&) = delete;
+  Preparing& operator=(const Preparing&) = delete;
+
+ private:
+  ShmSender& sender_;
+};
+
 bool ShmSender::write_queued() {
   bool any = false;
   for (int round = 0; round < kMaxRounds; ++round) {
@@ -158,6 +194,12 @@ bool ShmSender::write_queued() {
           unprepared = &front;
           break;
         }
+        // First what may throw: the message must not be destroyed here. The loop tries again.
+        if (effects.written.size() == effects.written.capacity() &&
+            !run_contained("sending", [&] { effects.written.reserve(2 * effects.written.size() + 8); })) {
+          effects.more = true;
+          break;
+        }
         if (!write_locked(front, effects)) break;
         effects.written.push_back(queue_.pop());
       }
@@ -167,11 +209,10 @@ bool ShmSender::write_queued() {
     const bool more = std::exchange(effects.more, false);
     apply(effects);
     if (unprepared != nullptr) {
-      // preparing_ keeps the message in the queue meanwhile.
+      // preparing_ keeps the message in the queue meanwhile. Other threads wait for its end, also if there is
+      // an exception: the rest of the message then goes through the ring.
+      const Preparing preparing(*this);
       prepare(*unprepared);
-      MutexLock lock(mutex_);
-      preparing_ = false;
-      prepared_.notify_all();
     } else if (!more) {
       return any;
     }
@@ -184,24 +225,36 @@ bool ShmSender::write_queued() {
 
 // Rings and posts tasks without the lock: a system call would delay other senders. The written messages are
 // destroyed together with `effects`, by the caller.
-void ShmSender::apply(Effects& effects) {
+void ShmSender::apply(Effects& effects) noexcept {
   if (effects.ring) {
     context_.counters->doorbells.fetch_add(1, std::memory_order_relaxed);
-    socket_->ring();
+    doorbell_.ring();
   }
   if (!effects.more && !effects.drained && !effects.broken) return;
-  connection_.loop().post([this, connection = connection_.shared_from_this(), more = effects.more,
-                           drained = effects.drained, broken = effects.broken] {
-    if (more) write_queued();
-    if (drained) connection->drained_in_loop();
-    if (broken) connection->fail_in_loop(absl::InvalidArgumentError("the peer corrupted the ring"));
+  const bool posted = run_contained("sending", [&] {
+    connection_.post([this, more = effects.more, drained = effects.drained, broken = effects.broken] {
+      if (more) write_queued();
+      if (drained) connection_.drained_in_loop();
+      if (broken) connection_.fail_in_loop(absl::InvalidArgumentError("the peer corrupted the ring"));
+    });
   });
+  // Nobody would go on.
+  if (!posted) connection_.close(no_memory(), absl::ZeroDuration());
+}
+
+bool ShmSender::borrows(uint64_t ticket) {
+  MutexLock lock(mutex_);
+  const Outgoing* const outgoing = queue_.find(ticket);
+  // prepare() may be replacing its buffers. They must not be read meanwhile.
+  return outgoing != nullptr && (preparing_ || !outgoing->borrowed_parts().empty());
 }
 
 void ShmSender::capture(uint64_t ticket) {
+  assert(!on_duty());
   std::vector<Outgoing::BorrowedPart> parts;
   {
     MutexLock lock(mutex_);
+    if (queue_.find(ticket) == nullptr) return;
     // prepare() may be reading the caller's memory, or replacing buffers by blocks.
     while (preparing_) prepared_.wait(mutex_);
     const Outgoing* const outgoing = queue_.find(ticket);
@@ -258,7 +311,9 @@ void ShmSender::start_in_loop(RingProducer ring, uint64_t max_arena_bytes) {
   ArenaOwner::Options arena;
   arena.max_bytes = max_arena_bytes;
   arena.max_idle_bytes = context_.options.max_idle_arena_bytes;
+  arena.max_idle_bytes_of_all = context_.options.max_idle_arenas_bytes;
   arena.all_mapped_bytes = {context_.counters, &context_.counters->mapped_bytes};
+  arena.all_arenas = {context_.counters, &context_.counters->arenas};
   arena.announce = [socket = socket_](const SegmentPacket& segment, const Descriptor& memory) {
     return socket->send(&segment, sizeof(segment), memory.get());
   };
@@ -279,16 +334,16 @@ void ShmSender::end_in_loop(const absl::Status& reason) {
   refuse(reason);
   connection_.loop().cancel_in_loop(trim_timer_);
   started_ = false;
-  std::deque<Outgoing> unsent;
   // Both are destroyed without the lock: buffers belong to users, and unmapping the ring takes long.
   absl::optional<RingProducer> ring;
   {
     MutexLock lock(mutex_);
     // Wait for a running prepare(): the buffers that it copies must stay valid.
     while (preparing_) prepared_.wait(mutex_);
-    unsent = queue_.clear();
+    queue_.clear(unsent_);
     ring.swap(ring_);
   }
+  unsent_.clear();
   if (arena_storage_ != nullptr) arena_storage_->close();
 }
 
@@ -317,15 +372,18 @@ bool ShmSender::has_data_in_loop() {
 
 void ShmSender::keep_trimming() {
   if (trimming_.load(std::memory_order_relaxed) || trimming_.exchange(true)) return;
-  connection_.loop().post([this, connection = connection_.shared_from_this()] {
-    if (started_) schedule_trim_in_loop();
+  const bool posted = run_contained("returning memory of an arena", [&] {
+    connection_.post([this] {
+      if (started_) schedule_trim_in_loop();
+    });
   });
+  // The next message with a large buffer tries again.
+  if (!posted) trimming_.store(false);
 }
 
 void ShmSender::schedule_trim_in_loop() {
-  trim_timer_ = connection_.loop().schedule_in_loop(
-      Clock::system().now() + context_.options.arena_idle_time,
-      [this, connection = connection_.shared_from_this()] { trim_in_loop(); });
+  trim_timer_ = connection_.schedule_in_loop(Clock::system().now() + context_.options.arena_idle_time,
+                                             [this] { trim_in_loop(); });
 }
 
 void ShmSender::trim_in_loop() {

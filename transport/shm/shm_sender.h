@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "gradwire/base/copy/adaptive_copy.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_connection.h"
+#include "gradwire/transport/shm/doorbell.h"
 #include "gradwire/transport/shm/memory/arena_owner.h"
 #include "gradwire/transport/shm/memory/arena_peer.h"
 #include "gradwire/transport/shm/memory/control_socket.h"
@@ -30,11 +32,12 @@ class ShmSender {
   // `peer_arena`: the blocks that the peer has sent, which may be sent back to it. `watch` is activated after
   // a send, because an answer is expected.
   ShmSender(LoopConnection& connection, ShmContext& context, std::shared_ptr<ControlSocket> socket,
-            const ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch);
+            Doorbell& doorbell, const ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch);
 
   // The methods of Connection.
   absl::StatusOr<uint64_t> send(Message&& message);
   void capture(uint64_t ticket);
+  bool borrows(uint64_t ticket);
   absl::StatusOr<Buffer> allocate(std::size_t size);
   std::size_t queued_bytes();
   Connection::NoRoom no_room() const;
@@ -62,6 +65,8 @@ class ShmSender {
   bool has_data_in_loop();
 
  private:
+  // Ends preparing_ at the end of the scope.
+  class Preparing;
   // Actions to perform after the lock has been released.
   struct Effects {
     bool published = false;
@@ -73,12 +78,13 @@ class ShmSender {
   };
   // Whether the message has large buffers that are not in the arena.
   bool has_large_buffers(const Outgoing& outgoing) const;
-  void prepare(Outgoing& outgoing);
+  void prepare(Outgoing& outgoing) noexcept;
+  void fill_blocks(Outgoing& outgoing);
   // Finds a block that contains the bytes of the buffer, or copies them to one. nullopt if the arena has no
   // room.
   absl::optional<Outgoing::Block> block_for(ArenaOwner& arena, const Buffer& buffer);
   bool write_locked(Outgoing& outgoing, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void apply(Effects& effects);
+  void apply(Effects& effects) noexcept;
   void keep_trimming();
   void schedule_trim_in_loop();
   void trim_in_loop();
@@ -86,11 +92,14 @@ class ShmSender {
   LoopConnection& connection_;
   ShmContext& context_;
   const std::shared_ptr<ControlSocket> socket_;
+  Doorbell& doorbell_;
   const ArenaPeer& peer_arena_;
   const std::shared_ptr<Pollable> watch_;
 
   // Used only by the loop's driver.
   bool started_ = false;
+  // Made early, because the end of a connection must not need memory.
+  std::deque<Outgoing> unsent_;
   uint64_t trim_timer_ = 0;
 
   Mutex mutex_;

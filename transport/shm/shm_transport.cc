@@ -2,12 +2,15 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/file_size_limit.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/transport/common/loop_transport.h"
 #include "gradwire/transport/shm/memory/ring.h"
 #include "gradwire/transport/shm/memory/shared_memory.h"
@@ -78,12 +81,19 @@ std::unique_ptr<Transport> make_shm_transport(ShmOptions options, std::shared_pt
 // Tries each step that may be forbidden on a host (containers, security modules): an abstract socket,
 // sealed memory, and a second mapping of it that shows the same bytes.
 absl::Status probe_shm() {
-  constexpr std::size_t kBytes = 4'096;
+  // As much as a connection needs.
+  const std::size_t bytes = ring_memory_bytes(ShmOptions().ring_bytes);
+  if (bytes > file_size_limit()) {
+    // It applies to memory files too, and stays as it is. So this is not a shortage that passes.
+    return absl::ResourceExhaustedError(
+        system_status(absl::StrCat("cannot create shared memory of ", bytes, " bytes"), EFBIG).message());
+  }
   GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
   GRADWIRE_ASSIGN_OR_RETURN(const Descriptor socket, listen_at(address));
   Descriptor descriptor;
-  GRADWIRE_ASSIGN_OR_RETURN(const SharedMemory own, SharedMemory::create(kBytes, false, descriptor));
-  absl::StatusOr<SharedMemory> other = SharedMemory::adopt(descriptor, kBytes, false);
+  GRADWIRE_ASSIGN_OR_RETURN(const SharedMemory own, SharedMemory::create(bytes, false, descriptor));
+  const absl::StatusOr<SharedMemory> other = SharedMemory::adopt(descriptor, bytes, false);
+  if (is_local_shortage(other.status())) return other.status();
   if (!other.ok()) return absl::UnavailableError(other.status().message());
   own.data()[0] = 1;
   if (other->data()[0] != 1)

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/spin_wait.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"
@@ -29,6 +29,8 @@ struct ShmCounters {
   std::atomic<uint64_t> doorbells{0};
   // The size of all arenas that this side has mapped now, to send from.
   std::atomic<int64_t> mapped_bytes{0};
+  // Number of these arenas.
+  std::atomic<int64_t> arenas{0};
 };
 
 struct ShmOptions {
@@ -44,9 +46,12 @@ struct ShmOptions {
   std::size_t max_ring_buffer_bytes = std::size_t{4} << 10;
   // The maximum size of the arena of one direction. Memory is created as needed.
   std::size_t max_arena_bytes = std::size_t{4} << 30;
-  // Arena memory that has been unused for this time is returned to the system, except max_idle_arena_bytes.
+  // Arena memory that has been unused for this time is returned to the system. The arena of one direction
+  // keeps at most max_idle_arena_bytes, those of all connections with the same `counters` together
+  // max_idle_arenas_bytes, and one that is not used for 12 times as long keeps nothing.
   absl::Duration arena_idle_time = absl::Seconds(5);
   std::size_t max_idle_arena_bytes = std::size_t{4} << 20;
+  std::size_t max_idle_arenas_bytes = std::size_t{64} << 20;
   // The time in which a process that connects must introduce itself; shorter in tests.
   absl::Duration introduction_timeout = kIntroductionTimeout;
   // The wait policy of the transport's own thread, if it has one.
@@ -68,11 +73,14 @@ struct ShmOptions {
 // established yet; then capture() is cheap as well. Buffers from Connection::allocate() are not copied.
 //
 // The driver of `loop` reads and delivers. Without `loop` the transport creates a loop and a thread that
-// drives it, at the first listen() or connect(). Uses one descriptor per connection, and one to listen.
+// drives it, at the first listen() or connect(). Uses one descriptor per connection, one to
+// listen, and a spare one for moments without a free one.
 std::unique_ptr<Transport> make_shm_transport(ShmOptions options = ShmOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 
-// Checks whether this kind works on this host: Unavailable with the missing or forbidden feature.
+// Checks whether this kind works on this host: Unavailable with the missing or forbidden feature;
+// ResourceExhausted if the limit on the size of files is too low, or, as a local shortage
+// (base/process/shortage.h), if the process has no descriptor or memory left now.
 absl::Status probe_shm();
 
 // Whether `address` is a shm address on this host since its last boot.

@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gradwire/security/token/record.h"
 #include "gradwire/transport/tcp/tcp_connection.h"
@@ -23,6 +25,9 @@ TcpOptions TcpContext::allowed(TcpOptions options) {
 }
 
 namespace {
+
+// Interval between attempts to find the user of a client while this process has no descriptor left.
+constexpr absl::Duration kRetryUser = absl::Milliseconds(100);
 
 // A connection with certificates has no stripes, so only a token needs a handshake. Its purpose is another
 // one than that of connections: no handshake of a connection can be led to a stripe.
@@ -88,7 +93,10 @@ void Arrival::accept_in_loop(const std::shared_ptr<TcpContext>& context, Descrip
   }
   if (outcome.admitted == 0) return;
   set_connection_options(socket.get(), context->options);
-  std::make_shared<Arrival>(context, outcome.admitted, peer, on_accept)->start_in_loop(std::move(socket));
+  absl::Cleanup leave = [&] { context->admission.leave(outcome.admitted); };
+  const auto arrival = std::make_shared<Arrival>(context, outcome.admitted, peer, on_accept);
+  std::move(leave).Cancel();
+  EventLoop::run_in_loop(*arrival, [&] { arrival->start_in_loop(std::move(socket)); });
 }
 
 void Arrival::start_in_loop(Descriptor socket) {
@@ -118,6 +126,11 @@ void Arrival::cancel_in_loop() {
   end_in_loop();
 }
 
+void Arrival::failed_in_loop(const absl::Status& error) {
+  warn_in_loop(error.message());
+  cancel_in_loop();
+}
+
 void Arrival::end_in_loop() {
   context_->arrivals.erase(place_);
   if (!context_->admission.is_connection(place_)) context_->admission.leave(place_);
@@ -138,7 +151,7 @@ std::size_t Arrival::wanted_bytes() const {
 }
 
 void Arrival::on_events_in_loop(uint32_t) {
-  const auto again = [self = shared_from_this()] { self->on_events_in_loop(0); };
+  const auto again = [self = shared_from_this()] { EventLoop::handle_in_loop(*self, 0); };
   if (turn_.take(context_->loop->turns_in_loop(), again)) read_in_loop();
 }
 
@@ -199,7 +212,16 @@ void Arrival::begin_connection_in_loop(const Preface& preface) {
                           " (Limits::max_connections_per_address)");
   } else if (context_->by_token.contains(preface.token)) {
     reason = "its token belongs to another connection";
-  } else if (const absl::Status user = context_->check_client_in_loop(socket.get()); !user.ok()) {
+  } else if (const absl::Status user = context_->check_client_in_loop(socket.get());
+             is_local_shortage(user) && Clock::system().now() + kRetryUser < deadline_) {
+    // It says nothing about the client. The arrival keeps its place meanwhile, and nothing of it is read.
+    socket_ = std::move(socket);
+    timer_ = context_->loop->schedule_in_loop(
+        Clock::system().now() + kRetryUser, [self = shared_from_this(), preface] {
+          EventLoop::run_in_loop(*self, [&] { self->begin_connection_in_loop(preface); });
+        });
+    return;
+  } else if (!user.ok()) {
     reason = std::string(user.message());
   }
   if (!reason.empty()) {
@@ -216,12 +238,14 @@ void Arrival::begin_connection_in_loop(const Preface& preface) {
   handshake_->start_in_loop(
       deadline_, [self = shared_from_this(), preface](const absl::Status& status, SecuredSocket secured) {
         self->handshake_.reset();
-        if (status.ok()) {
-          self->become_connection_in_loop(preface, std::move(secured));
-        } else {
-          // The handshake has sent the reason, as far as that is possible.
-          self->refuse_in_loop(std::move(secured.socket), status.message(), "");
-        }
+        EventLoop::run_in_loop(*self, [&] {
+          if (status.ok()) {
+            self->become_connection_in_loop(preface, std::move(secured));
+          } else {
+            // The handshake has sent the reason, as far as that is possible.
+            self->refuse_in_loop(std::move(secured.socket), status.message(), "");
+          }
+        });
       });
 }
 
@@ -238,12 +262,15 @@ void Arrival::become_connection_in_loop(const Preface& preface, SecuredSocket so
   // Its events are watched only after the listener is known (listen_in_loop), so no message is read before.
   connection->adopt_in_loop(std::move(socket), place_);
   end_in_loop();
-  std::shared_ptr<ConnectionListener> listener = (*on_accept_)(connection);
-  const bool refused = listener == nullptr;
-  connection->listen_in_loop(std::move(listener));
-  if (refused)
-    connection->close(absl::PermissionDeniedError("the listening end refused the connection"),
-                      absl::ZeroDuration());
+  // From here on the connection ends with an exception, and not the arrival.
+  connection->run_in_loop([&] {
+    std::shared_ptr<ConnectionListener> listener = (*on_accept_)(connection);
+    const bool refused = listener == nullptr;
+    connection->listen_in_loop(std::move(listener));
+    if (refused)
+      connection->close(absl::PermissionDeniedError("the listening end refused the connection"),
+                        absl::ZeroDuration());
+  });
 }
 
 // Somebody who reads the network knows the token of the connection from its preface. So a stripe of a
@@ -261,11 +288,13 @@ void Arrival::become_stripe_in_loop(const Preface& preface) {
   handshake_->start_in_loop(
       deadline_, [self = shared_from_this(), preface](const absl::Status& status, SecuredSocket secured) {
         self->handshake_.reset();
-        if (status.ok()) {
-          self->join_in_loop(preface, std::move(secured.socket));
-        } else {
-          self->refuse_in_loop(std::move(secured.socket), status.message(), "");
-        }
+        EventLoop::run_in_loop(*self, [&] {
+          if (status.ok()) {
+            self->join_in_loop(preface, std::move(secured.socket));
+          } else {
+            self->refuse_in_loop(std::move(secured.socket), status.message(), "");
+          }
+        });
       });
 }
 

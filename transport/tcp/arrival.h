@@ -8,13 +8,13 @@
 #include "absl/strings/string_view.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
-#include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/admission/admission.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/secure/farewell.h"
 #include "gradwire/transport/tcp/secure/handshake.h"
 #include "gradwire/transport/tcp/secure/secured_socket.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/tcp/tcp_context.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 #include "gradwire/transport/transport.h"
 #include "gradwire/transport/turns/turn.h"
 
@@ -52,6 +52,7 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   void start_in_loop(Descriptor socket);
   // Reads what has arrived, in a later round if the time of the loop's round is over (turns.h).
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status& error) override;
   void read_in_loop();
   void preface_arrived_in_loop();
   void begin_connection_in_loop(const Preface& preface);

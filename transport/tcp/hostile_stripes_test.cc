@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gradwire/transport/tcp/hostile/hostile_fixture.h"
-#include "gradwire/transport/tcp/stripe_control.h"
+#include "gradwire/transport/tcp/wire/stripe_control.h"
 
 namespace gradwire::transport {
 namespace {

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <thread>
 
+#include "gradwire/base/process/shortage.h"
+#include "gradwire/base/testing/limits.h"
 #include "gradwire/transport/tcp/hostile/hostile_fixture.h"
 
 namespace gradwire::transport {
@@ -75,6 +77,26 @@ TEST_F(HostileTcp, ATruncatedFrameIsUnavailable) {
     EXPECT_EQ(listener(index++)->message_count(), 0);
   }
   expect_still_serving(index);
+}
+
+// The kernel reports the error of a socket once, to the write or the read that comes first. After that the
+// other one sees the end of the stream.
+TEST_F(HostileTcp, PeerThatDoesNotReadIsSaidToHaveBeenTooSlow) {
+  for (const absl::string_view begun : {absl::string_view(), absl::string_view("GWf1")}) {
+    const std::unique_ptr<Transport> server = make_tcp_transport(server_options());
+    const auto listener = std::make_shared<RecordingListener>([](Connection& connection, const Message&) {
+      Message large;
+      large.buffers = {make_test_buffer(std::size_t{64} << 20, 1)};
+      EXPECT_TRUE(connection.send(std::move(large)).ok());
+    });
+    address_ = *server->listen([&](const std::shared_ptr<Connection>&) { return listener; });
+    const Descriptor socket = connect();
+    write_all(socket, absl::StrCat(encode_frame_start(Message()), begun));
+    const absl::Status reason = listener->wait_closed();
+    EXPECT_EQ(reason.code(), absl::StatusCode::kUnavailable);
+    EXPECT_NE(reason.message().find("did not answer or did not read"), std::string::npos) << reason;
+    server->shutdown();
+  }
 }
 
 TEST_F(HostileTcp, AMessageThatDripsByteByByteArrives) {
@@ -150,6 +172,47 @@ TEST_F(HostileTcp, WithoutDescriptorsConnectionsWaitAndAreServedLater) {
                1e-9 * static_cast<double>(cpu_after.tv_nsec - cpu_before.tv_nsec);
   EXPECT_LT(cpu, 0.15);
   for (int i = 0; i < 3; ++i) listener(i);
+}
+
+// The server asks the kernel for the user of the client, for which it needs a descriptor.
+TEST_F(HostileTcp, WithoutADescriptorTheUserOfAClientIsFoundLater) {
+  server_->shutdown();
+  TcpOptions of_this_host = server_options();
+  of_this_host.credentials = nullptr;
+  start(of_this_host);
+  // The server waits for the preface of the first client. The second one shows that the first one has been
+  // accepted, and later that the server has handled its preface.
+  Descriptor socket = connect_silently();
+  const Descriptor accepted = connect();
+  listener(0);
+  {
+    const LimitScope limit(RLIMIT_NOFILE, no_free_descriptor());
+    write_all(socket, Preface{.token = random_token()}.encode());
+    write_all(accepted, std::string(1'000, 'x'));
+    EXPECT_FALSE(listener(0)->wait_closed().ok());
+  }
+  // Without the retry the server would have refused the client.
+  listener(1);
+}
+
+TEST_F(HostileTcp, ConnectingWithoutADescriptorNamesTheLimit) {
+  auto client = make_tcp_transport(server_options());
+  // The transport has what it needs itself.
+  auto first = client->connect(address_, std::make_shared<RecordingListener>(), absl::Seconds(30));
+  ASSERT_TRUE(first.ok());
+  listener(0);
+  auto failed = std::make_shared<RecordingListener>();
+  {
+    const LimitScope limit(RLIMIT_NOFILE, no_free_descriptor());
+    ASSERT_TRUE(client->connect(address_, failed, absl::Seconds(30)).ok());
+    const absl::Status reason = failed->wait_closed();
+    EXPECT_TRUE(is_local_shortage(reason)) << reason;
+    EXPECT_NE(reason.message().find("RLIMIT_NOFILE"), std::string::npos) << reason;
+  }
+  auto later = client->connect(address_, std::make_shared<RecordingListener>(), absl::Seconds(30));
+  ASSERT_TRUE(later.ok());
+  listener(1);
+  client->shutdown();
 }
 
 TEST_F(HostileTcp, SocketWithoutAValidPrefaceIsClosedAndNotReported) {

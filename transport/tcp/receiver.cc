@@ -50,8 +50,10 @@ int shorten(iovec* places, int count, std::size_t bytes) {
 
 }  // namespace
 
-TcpReceiver::TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const TcpOptions& options)
+TcpReceiver::TcpReceiver(LoopConnection& connection, TcpSender& sender, TcpStripes& stripes,
+                         const TcpOptions& options)
     : connection_(connection),
+      sender_(sender),
       stripes_(stripes),
       share_timeout_(options.user_timeout),
       parser_(options.limits, *connection.context().pool),
@@ -131,7 +133,7 @@ bool TcpReceiver::is_read_to_end_in_loop(bool more) const {
 void TcpReceiver::defer_in_loop(bool until_end) {
   deferred_ = true;
   deferred_until_end_ = until_end;
-  connection_.loop().turns_in_loop().defer([this, connection = connection_.shared_from_this()] {
+  connection_.defer_in_loop([this] {
     deferred_ = false;
     read_in_loop(std::exchange(deferred_until_end_, false));
   });
@@ -180,8 +182,8 @@ bool TcpReceiver::read_once_in_loop(bool until_end) {
   const absl::Time begin = large ? turns.now() : absl::Time();
   const ssize_t result = read_places_in_loop(places, count);
   if (result == 0) {
-    connection_.fail_in_loop(
-        absl::UnavailableError(parser_.between_frames() ? "the peer closed the connection" : kCutOff));
+    connection_.fail_in_loop(absl::UnavailableError(
+        sender_.cause_of_end(parser_.between_frames() ? "the peer closed the connection" : kCutOff)));
     return false;
   }
   if (result < 0) {
@@ -211,10 +213,14 @@ ssize_t TcpReceiver::read_places_in_loop(const iovec* places, int count) {
                     : ::readv(socket_, places, count);
 }
 
+void TcpReceiver::cut_off_in_loop() {
+  connection_.fail_in_loop(absl::UnavailableError(sender_.cause_of_end(kCutOff)));
+}
+
 void TcpReceiver::read_failed_in_loop(int error) {
   connection_.fail_in_loop(stream_ != nullptr && error == EPROTO
                                ? stream_->failure()
-                               : absl::UnavailableError(std::strerror(error)));
+                               : absl::UnavailableError(sender_.cause_of_end(std::strerror(error), error)));
 }
 
 // The parser is between frames, so all bytes were read into scratch memory.
@@ -289,11 +295,16 @@ void TcpReceiver::announce_in_loop() {
 }
 
 void TcpReceiver::deliver_in_loop() {
+  absl::Status lost = parser_.lost();
   Message message = parser_.take();
   if (connection_.close_called()) return;
   if (parser_.is_control()) {
     const absl::Status status = stripes_.control_in_loop(message.header);
     if (!status.ok()) connection_.fail_in_loop(status);
+    return;
+  }
+  if (!lost.ok()) {
+    connection_.listener().on_lost(connection_, std::move(message.header), std::move(lost));
     return;
   }
   if (message.byte_size() >= BufferPool::kPooledFrom) connection_.context().trim_pool();
@@ -310,24 +321,23 @@ void TcpReceiver::note_end_in_loop(bool end_may_have_come) {
 // The time starts again whenever some bytes of the shares have arrived.
 void TcpReceiver::watch_shares_in_loop() {
   if (shares_timer_ != 0) return;
-  shares_timer_ = connection_.loop().schedule_in_loop(
-      Clock::system().now() + share_timeout_,
-      [this, connection = connection_.shared_from_this(), seen = stripes_.bytes_arrived()] {
-        shares_timer_ = 0;
-        if (!awaits_shares_) return;
-        if (stripes_.bytes_arrived() != seen) {
-          watch_shares_in_loop();
-        } else {
-          connection->fail_in_loop(absl::UnavailableError(kCutOff));
-        }
-      });
+  shares_timer_ = connection_.schedule_in_loop(Clock::system().now() + share_timeout_,
+                                               [this, seen = stripes_.bytes_arrived()] {
+                                                 shares_timer_ = 0;
+                                                 if (!awaits_shares_) return;
+                                                 if (stripes_.bytes_arrived() != seen) {
+                                                   watch_shares_in_loop();
+                                                 } else {
+                                                   cut_off_in_loop();
+                                                 }
+                                               });
 }
 
 void TcpReceiver::shares_arrived_in_loop() {
   // Continue in a task, because this may run while the frame of the shares is being read.
   // The task checks all conditions again: the connection may be closed first.
   if (awaits_shares_) {
-    connection_.loop().post([this, connection = connection_.shared_from_this()] { resume_in_loop(); });
+    connection_.post([this] { resume_in_loop(); });
   }
 }
 

@@ -11,9 +11,10 @@
 #include "gradwire/security/limits.h"
 #include "gradwire/security/secure_stream.h"
 #include "gradwire/transport/common/loop_connection.h"
-#include "gradwire/transport/tcp/frame.h"
 #include "gradwire/transport/tcp/secure/refusal_reader.h"
+#include "gradwire/transport/tcp/send/sender.h"
 #include "gradwire/transport/tcp/stripes.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 #include "gradwire/transport/turns/read_size.h"
 
 namespace gradwire::transport {
@@ -26,7 +27,7 @@ namespace gradwire::transport {
 // Used only by the loop's driver, except for bytes_arrived(). It is a part of its connection.
 class TcpReceiver {
  public:
-  TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const TcpOptions& options);
+  TcpReceiver(LoopConnection& connection, TcpSender& sender, TcpStripes& stripes, const TcpOptions& options);
 
   // For the connecting end without a handshake. Must be called before the start: a refusal may come in place
   // of the first frame.
@@ -47,6 +48,8 @@ class TcpReceiver {
   // found the end.
   void read_to_end_in_loop(absl::string_view cause);
   bool awaits_shares_in_loop() const { return awaits_shares_; }
+  // Closes the connection, because the peer is gone and the message that has begun will never be complete.
+  void cut_off_in_loop();
   // Called when the last outstanding share has arrived.
   void shares_arrived_in_loop();
   // Called after close(): reads and drops further data, without waiting for the rest of a message.
@@ -84,6 +87,7 @@ class TcpReceiver {
   void resume_in_loop();
 
   LoopConnection& connection_;
+  TcpSender& sender_;
   TcpStripes& stripes_;
   const absl::Duration share_timeout_;
   // -1 after the connection was closed.

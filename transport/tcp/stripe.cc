@@ -20,6 +20,10 @@ void Stripe::on_events_in_loop(uint32_t events) {
   if (const std::shared_ptr<TcpStripes> stripes = stripes_.lock()) stripes->on_events_in_loop(*this, events);
 }
 
+void Stripe::failed_in_loop(const absl::Status& error) {
+  if (const std::shared_ptr<TcpStripes> stripes = stripes_.lock()) stripes->fail_in_loop(error);
+}
+
 void Stripe::prove_in_loop(EventLoop& loop, std::unique_ptr<security::SocketHandshake> handshake,
                            absl::Time deadline, absl::AnyInvocable<void(const absl::Status& status)> done) {
   loop.remove_in_loop(socket.get(), std::exchange(handler_id, 0));
@@ -29,12 +33,14 @@ void Stripe::prove_in_loop(EventLoop& loop, std::unique_ptr<security::SocketHand
                                     absl::Status status, SecuredSocket secured) mutable {
     handshake_.reset();
     socket = std::move(secured.socket);
-    if (status.ok()) {
-      const absl::StatusOr<uint64_t> id = loop.add_in_loop(socket.get(), self);
-      status = id.status();
-      if (id.ok()) handler_id = *id;
-    }
-    done(status);
+    EventLoop::run_in_loop(*self, [&] {
+      if (status.ok()) {
+        const absl::StatusOr<uint64_t> id = loop.add_in_loop(socket.get(), self);
+        status = id.status();
+        if (id.ok()) handler_id = *id;
+      }
+      done(status);
+    });
   });
 }
 
@@ -47,7 +53,7 @@ Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {
   iovec places[kMaxDuePlaces];
   int count = 0;
   for (; count < kMaxDuePlaces && count < static_cast<int>(due.size()); ++count) {
-    const Place& place = due[static_cast<std::size_t>(count)];
+    const ShareMemory& place = due[static_cast<std::size_t>(count)];
     places[count] = {place.data, place.size};
   }
   // Bytes that arrive before their place is known stay in the socket. Only check for the end of the stream.
@@ -56,7 +62,10 @@ Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {
       count == 0 ? ::recv(socket.get(), &byte, 1, MSG_PEEK) : ::readv(socket.get(), places, count);
   if (result == 0) return Progress::kEnded;
   if (result < 0 && errno == EINTR) return count == 0 ? Progress::kNothing : Progress::kMore;
-  if (result < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return Progress::kEnded;
+  if (result < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+    error = errno;
+    return Progress::kEnded;
+  }
   if (count == 0) return Progress::kNothing;
   if (result < 0) {
     readable = false;
@@ -65,7 +74,7 @@ Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {
   auto bytes = static_cast<std::size_t>(result);
   arrived.fetch_add(bytes, std::memory_order_relaxed);
   while (bytes > 0) {
-    Place& place = due.front();
+    ShareMemory& place = due.front();
     const std::size_t step = std::min(bytes, place.size);
     place.data += step;
     place.size -= step;

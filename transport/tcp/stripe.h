@@ -42,15 +42,16 @@ class Stripe : public EventHandler, public std::enable_shared_from_this<Stripe> 
   Progress read_in_loop(std::atomic<uint64_t>& arrived);
 
   // The outstanding shares, in order.
-  struct Place {
+  struct ShareMemory {
     char* data;
     std::size_t size;
   };
-  std::deque<Place> due;
+  std::deque<ShareMemory> due;
   // The socket may have bytes whose share is not known yet.
   bool readable = false;
-  // The peer has closed the stripe.
+  // The stripe has ended. The errno of the read that found it; 0: the peer has closed the stripe.
   bool ended = false;
+  int error = 0;
   // connect() or the handshake has not completed yet.
   bool connecting = false;
   Descriptor socket;
@@ -58,6 +59,7 @@ class Stripe : public EventHandler, public std::enable_shared_from_this<Stripe> 
 
  private:
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status& error) override;
 
   const std::weak_ptr<TcpStripes> stripes_;
   const int number_;

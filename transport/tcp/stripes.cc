@@ -10,8 +10,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/log.h"
-#include "gradwire/transport/tcp/dial.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/transport/tcp/socket/dial.h"
 #include "gradwire/transport/tcp/tcp_context.h"
 
 namespace gradwire::transport {
@@ -66,14 +67,18 @@ void TcpStripes::open_in_loop() {
   if (state_ != State::kOff || count <= 0) return;
   state_ = State::kStarting;
   sender_.set_stripes_wanted(true);
-  give_up_after_in_loop(kConnectTimeout, "not all of them were connected", /*renews=*/false);
-  for (int number = 1; number <= count; ++number) {
-    Descriptor socket = begin_to_connect(*address_);
-    if (socket.valid()) set_connection_options(socket.get(), options_);
-    if (!socket.valid() || !add_in_loop(number, std::move(socket), /*connecting=*/true)) {
-      give_up_in_loop();
-      return;
+  try {
+    give_up_after_in_loop(kConnectTimeout, "not all of them were connected", /*renews=*/false);
+    for (int number = 1; number <= count; ++number) {
+      Descriptor socket = begin_to_connect(*address_);
+      if (socket.valid()) set_connection_options(socket.get(), options_);
+      if (!socket.valid() || !add_in_loop(number, std::move(socket), /*connecting=*/true)) {
+        give_up_in_loop();
+        return;
+      }
     }
+  } catch (...) {
+    fail_in_loop(caught("connecting"));
   }
 }
 
@@ -107,15 +112,12 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
   }
   // `stripe` lives until remove_in_loop(), which cancels the handshake.
   stripe.prove_in_loop(connection_.loop(), std::move(handshake), Clock::system().now() + kConnectTimeout,
-                       [this, connection = connection_.shared_from_this(),
-                        &stripe](const absl::Status& status) { opened_in_loop(stripe, status); });
+                       [this, &stripe](const absl::Status& status) { opened_in_loop(stripe, status); });
 }
 
 void TcpStripes::opened_in_loop(Stripe& stripe, const absl::Status& status) {
   if (!status.ok()) {
-    log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection_.peer_address(), ": ",
-        status.message(), "; the connection goes on with one socket");
-    give_up_in_loop();
+    fail_in_loop(status);
     return;
   }
   stripe.connecting = false;
@@ -129,15 +131,14 @@ void TcpStripes::opened_in_loop(Stripe& stripe, const absl::Status& status) {
 
 void TcpStripes::give_up_after_in_loop(absl::Duration timeout, const char* cause, bool renews) {
   connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
-  timer_ = connection_.loop().schedule_in_loop(
-      Clock::system().now() + timeout, [this, connection = connection_.shared_from_this(), timeout, cause,
-                                        renews, arrived = connection_.bytes_arrived()] {
+  timer_ = connection_.schedule_in_loop(
+      Clock::system().now() + timeout, [this, timeout, cause, renews, arrived = connection_.bytes_arrived()] {
         timer_ = 0;
-        if (renews && connection->bytes_arrived() != arrived) {
+        if (renews && connection_.bytes_arrived() != arrived) {
           give_up_after_in_loop(timeout, cause, renews);
           return;
         }
-        log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection->peer_address(),
+        log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection_.peer_address(),
             ": ", cause, " within ", absl::FormatDuration(timeout),
             "; the connection goes on with one socket");
         give_up_in_loop();
@@ -217,9 +218,8 @@ absl::Status TcpStripes::control_in_loop(absl::string_view header) {
 }
 
 void TcpStripes::watch_idle_in_loop() {
-  timer_ = connection_.loop().schedule_in_loop(
-      last_used_ + options_.stripe_idle_time,
-      [this, connection = connection_.shared_from_this()] { drop_idle_in_loop(); });
+  timer_ =
+      connection_.schedule_in_loop(last_used_ + options_.stripe_idle_time, [this] { drop_idle_in_loop(); });
 }
 
 void TcpStripes::drop_idle_in_loop() {
@@ -272,9 +272,9 @@ void TcpStripes::on_events_in_loop(Stripe& stripe, uint32_t events) {
   }
 }
 
-void TcpStripes::place_in_loop(const std::vector<FrameParser::Place>& places) {
+void TcpStripes::place_in_loop(const std::vector<FrameParser::ShareMemory>& places) {
   last_used_ = Clock::system().now();
-  for (const FrameParser::Place& place : places) {
+  for (const FrameParser::ShareMemory& place : places) {
     // The parser has checked the number of the stripe.
     Stripe& stripe = *stripes_[static_cast<std::size_t>(place.stripe - 1)];
     stripe.due.push_back({static_cast<char*>(place.data), place.size});
@@ -319,10 +319,21 @@ void TcpStripes::read_in_loop(Stripe& stripe) {
         return;
     }
   }
-  turns.defer([this, connection = connection_.shared_from_this(), number = stripe.number()] {
+  connection_.defer_in_loop([this, number = stripe.number()] {
     if (number <= static_cast<int>(stripes_.size()))
       read_in_loop(*stripes_[static_cast<std::size_t>(number - 1)]);
   });
+}
+
+// While the stripes start, no data is on them: the connection does without.
+void TcpStripes::fail_in_loop(const absl::Status& error) {
+  if (state_ != State::kStarting) {
+    connection_.fail_in_loop(error);
+    return;
+  }
+  log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection_.peer_address(), ": ",
+      error.message(), "; the connection goes on with one socket");
+  give_up_in_loop();
 }
 
 // The end of a stripe means
@@ -340,12 +351,12 @@ void TcpStripes::ended_in_loop(Stripe& stripe) {
     dropped_in_loop();
     return;
   }
-  const char* const cause =
-      stripe.due.empty() ? "the peer closed a stripe" : "the peer closed a stripe in the middle of a message";
+  const std::string cause = sender_.cause_of_end(
+      stripe.due.empty() ? "the peer closed a stripe" : "the peer closed a stripe in the middle of a message",
+      stripe.error);
   // Continue in a task, because this may run while a frame is being read. Messages that arrived on the
   // connection itself are delivered first.
-  connection_.loop().post(
-      [connection = connection_.shared_from_this(), cause] { connection->lost_in_loop(cause); });
+  connection_.post([this, cause] { connection_.lost_in_loop(cause); });
 }
 
 }  // namespace gradwire::transport

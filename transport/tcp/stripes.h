@@ -10,13 +10,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/transport/common/loop_connection.h"
-#include "gradwire/transport/tcp/address.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/send/sender.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/tcp/stripe.h"
-#include "gradwire/transport/tcp/stripe_control.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/frame.h"
+#include "gradwire/transport/tcp/wire/preface.h"
+#include "gradwire/transport/tcp/wire/stripe_control.h"
 
 namespace gradwire::transport {
 
@@ -42,6 +42,9 @@ class TcpStripes {
 
   // Called when a thread of this process has a large buffer to send.
   void want_in_loop();
+  // A step of a stripe has thrown, or failed. The connection ends, unless the stripes have only begun to
+  // start.
+  void fail_in_loop(const absl::Status& error);
   // Registers a stripe whose preface had the token of this connection.
   void join_in_loop(const Preface& preface, Descriptor socket);
   // Handles a control frame. InvalidArgument if it is malformed or not allowed in this state.
@@ -50,7 +53,7 @@ class TcpStripes {
   // Number of stripes that the next frame may use.
   int usable_in_loop() const;
   // Adds outstanding shares with these places.
-  void place_in_loop(const std::vector<FrameParser::Place>& places);
+  void place_in_loop(const std::vector<FrameParser::ShareMemory>& places);
   bool shares_are_due_in_loop() const;
   // Reads the outstanding shares.
   void read_due_in_loop();

@@ -10,8 +10,8 @@
 #include "gradwire/transport/loop_thread.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/frame.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

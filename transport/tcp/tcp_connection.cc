@@ -9,6 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace gradwire::transport {
 
 void set_connection_options(int socket, const TcpOptions& options) {
@@ -39,19 +41,41 @@ TcpConnection::TcpConnection(std::shared_ptr<TcpContext> context, std::string pe
               context_->options.stripes > 0 ? context_->options.stripe_from_bytes
                                             : std::numeric_limits<uint64_t>::max()),
       stripes_(*this, sender_, context_->options, token, [this] { receiver_.shares_arrived_in_loop(); }),
-      receiver_(*this, stripes_, context_->options) {}
+      receiver_(*this, sender_, stripes_, context_->options) {}
 
 absl::StatusOr<uint64_t> TcpConnection::send(Message message) {
   bool want_stripes = false;
   absl::StatusOr<uint64_t> ticket = sender_.send(message, want_stripes);
-  if (want_stripes) loop().post([this, self = shared_from_this()] { stripes_.want_in_loop(); });
+  if (want_stripes) post([this] { stripes_.want_in_loop(); });
   return ticket;
 }
 
-void TcpConnection::connect_in_loop(std::vector<SocketAddress> addresses,
+void TcpConnection::connect_in_loop(std::vector<HostAddress> addresses,
                                     std::shared_ptr<ConnectionListener> listener, absl::Time deadline) {
   listener_ = std::move(listener);
   if (!begin_in_loop()) return;
+  search_ = std::make_shared<AddressSearch>(context_->loop, std::move(addresses));
+  search_->start_in_loop(
+      context_->lookups, deadline,
+      [this, self = shared_from_this(), deadline](absl::StatusOr<std::vector<SocketAddress>> found) {
+        run_in_loop([&] { found_in_loop(std::move(found), deadline); });
+      });
+}
+
+void TcpConnection::found_in_loop(absl::StatusOr<std::vector<SocketAddress>> found, absl::Time deadline) {
+  if (!found.ok()) {
+    finish_in_loop(found.status());
+    return;
+  }
+  std::erase_if(*found, [this](const SocketAddress& each) { return !context_->allows(each); });
+  if (found->empty()) {
+    finish_in_loop(leaves_host_error(absl::StrCat("cannot connect to ", peer_address())));
+  } else {
+    open_in_loop(*std::move(found), deadline);
+  }
+}
+
+void TcpConnection::open_in_loop(std::vector<SocketAddress> addresses, absl::Time deadline) {
   opening_ = std::make_shared<TcpOpening>(
       loop(), TcpOpening::Options{.peer = peer_address(),
                                   .addresses = std::move(addresses),
@@ -63,19 +87,23 @@ void TcpConnection::connect_in_loop(std::vector<SocketAddress> addresses,
                                     return context->check_server_in_loop(socket);
                                   }});
   opening_->start_in_loop(deadline, [this, self = shared_from_this()](absl::StatusOr<SecuredSocket> socket) {
-    if (!socket.ok()) {
-      finish_in_loop(socket.status());
-      return;
-    }
-    stripes_.start_in_loop(opening_->address());
-    // The accepting end may demand a proof, and answer the preface with a refusal.
-    if (context_->proof == Preface::Proof::kNone) receiver_.expect_refusal_in_loop();
-    start_in_loop(*std::move(socket));
-    watch_in_loop();
-    sender_.write_queued();
-    // After a handshake the queue may be empty: then no write reports that it has been drained.
-    if (close_called()) flush_in_loop();
+    run_in_loop([&] { opened_in_loop(std::move(socket)); });
   });
+}
+
+void TcpConnection::opened_in_loop(absl::StatusOr<SecuredSocket> socket) {
+  if (!socket.ok()) {
+    finish_in_loop(socket.status());
+    return;
+  }
+  stripes_.start_in_loop(opening_->address());
+  // The accepting end may demand a proof, and answer the preface with a refusal.
+  if (context_->proof == Preface::Proof::kNone) receiver_.expect_refusal_in_loop();
+  start_in_loop(*std::move(socket));
+  watch_in_loop();
+  sender_.write_queued();
+  // After a handshake the queue may be empty: then no write reports that it has been drained.
+  if (close_called()) flush_in_loop();
 }
 
 Preface TcpConnection::preface() const { return {.proof = context_->proof, .token = token_}; }
@@ -132,8 +160,7 @@ void TcpConnection::on_events_in_loop(uint32_t events) {
   // Write first: it frees the memory of the sent messages.
   if (events & EPOLLOUT) sender_.writable_in_loop(0);
   if (receiver_.awaits_shares_in_loop() && (events & (EPOLLERR | EPOLLHUP)) != 0) {
-    // The peer is gone, so the message will never be complete.
-    fail_in_loop(absl::UnavailableError("the peer closed the connection in the middle of a message"));
+    receiver_.cut_off_in_loop();
     return;
   }
   if (events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
@@ -162,6 +189,7 @@ void TcpConnection::lost_in_loop(absl::string_view cause) { receiver_.read_to_en
 // same number, and data of this connection would go to it.
 void TcpConnection::release_in_loop(const absl::Status& reason) {
   sender_.end(reason);
+  if (search_ != nullptr) search_->cancel_in_loop();
   if (opening_ != nullptr) opening_->cancel_in_loop();
   if (handler_id_ != 0) loop().remove_in_loop(socket_.get(), handler_id_);
   stripes_.end_in_loop();

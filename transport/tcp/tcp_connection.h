@@ -9,21 +9,22 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/event_loop.h"
-#include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/admission/admission.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/receiver.h"
 #include "gradwire/transport/tcp/secure/opening.h"
 #include "gradwire/transport/tcp/secure/secured_socket.h"
 #include "gradwire/transport/tcp/send/sender.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/address_search.h"
 #include "gradwire/transport/tcp/stripes.h"
 #include "gradwire/transport/tcp/tcp_context.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire::transport {
 
-// One end of a TCP connection: a socket, and stripes (stripe.h) while large buffers are sent. A TcpOpening
-// opens the connection, or it was accepted. Then a sender and a receiver use the socket, or the stream that
-// encrypts its bytes.
+// One end of a TCP connection: a socket, and stripes (stripe.h) while large buffers are sent. An
+// AddressSearch finds the addresses and a TcpOpening opens the connection, or it was accepted. Then a sender
+// and a receiver use the socket, or the stream that encrypts its bytes.
 //
 // Reading, timers and callbacks happen only on the loop's driver. Any thread with data to write may write
 // (send/sender.h). A flush lasts until the queue has been written and the peer has read it.
@@ -34,6 +35,7 @@ class TcpConnection : public LoopConnection, public EventHandler {
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override;
   void capture(uint64_t ticket) override { sender_.capture(ticket); }
+  bool borrows(uint64_t ticket) override { return sender_.borrows(ticket); }
   // Returns warm memory of the pool. It is sent like any other memory.
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
@@ -43,8 +45,8 @@ class TcpConnection : public LoopConnection, public EventHandler {
   // Prepares the connecting end. Must be called before send(): without a handshake the preface is queued as
   // the first bytes.
   void begin_with_preface();
-  // Tries the addresses in order until `deadline`.
-  void connect_in_loop(std::vector<SocketAddress> addresses, std::shared_ptr<ConnectionListener> listener,
+  // Looks up the names among the addresses, and tries the addresses in order, until `deadline`.
+  void connect_in_loop(std::vector<HostAddress> addresses, std::shared_ptr<ConnectionListener> listener,
                        absl::Time deadline);
   // Takes an accepted socket, which has this place. From then on messages can be sent, but none is received
   // before listen_in_loop().
@@ -58,6 +60,7 @@ class TcpConnection : public LoopConnection, public EventHandler {
  private:
   // EventHandler
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status& error) override { fail_in_loop(error); }
 
   // LoopConnection
   void drained_in_loop() override;
@@ -67,6 +70,9 @@ class TcpConnection : public LoopConnection, public EventHandler {
   void release_in_loop(const absl::Status& reason) override;
 
   Preface preface() const;
+  void found_in_loop(absl::StatusOr<std::vector<SocketAddress>> found, absl::Time deadline);
+  void open_in_loop(std::vector<SocketAddress> addresses, absl::Time deadline);
+  void opened_in_loop(absl::StatusOr<SecuredSocket> socket);
   // Starts the sender and the receiver on the socket.
   void start_in_loop(SecuredSocket socket);
   void watch_in_loop();
@@ -79,6 +85,7 @@ class TcpConnection : public LoopConnection, public EventHandler {
   security::PeerIdentity peer_ ABSL_GUARDED_BY(mutex_);
 
   // The members below are used only by the loop's driver.
+  std::shared_ptr<AddressSearch> search_;
   std::shared_ptr<TcpOpening> opening_;
   Descriptor socket_;
   // nullptr: bytes travel as they are.

@@ -10,9 +10,11 @@
 #include "gradwire/security/warning_limit.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/tcp/admission/admission.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/secure/rules.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/name_lookups.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire::transport {
 
@@ -25,6 +27,7 @@ struct TcpContext : LoopContext {
       : LoopContext(given.pool, std::move(given_loop)),
         options(allowed(std::move(given))),
         proof(proof_of(options.credentials->kind())),
+        lookups(options.look_up),
         admission({.arrivals = options.limits.max_arrivals,
                    .arrivals_per_host = options.limits.max_arrivals_per_address,
                    .connections_per_host = options.limits.max_connections_per_address}),
@@ -33,6 +36,11 @@ struct TcpContext : LoopContext {
   }
 
   void shut_down_in_loop() override;
+
+  // Whether a connection to this address is allowed: without credentials nothing leaves this host.
+  bool allows(const SocketAddress& address) const {
+    return options.credentials->may_leave_host() || is_loopback(address);
+  }
 
   // Without credentials: whether the process at the other end belongs to this process's user, or to an
   // allowed one. The first is for an accepted socket, the second for a socket that has connected.
@@ -52,6 +60,8 @@ struct TcpContext : LoopContext {
   const TcpOptions options;
   // The proof that both ends of a connection give.
   const Preface::Proof proof;
+  // The lookups of host names. Thread-safe.
+  NameLookups lookups;
 
   // The members below are used only by the loop's driver.
 

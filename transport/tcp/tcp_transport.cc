@@ -11,9 +11,9 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
 #include "gradwire/transport/common/loop_transport.h"
-#include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/arrival.h"
-#include "gradwire/transport/tcp/listening_socket.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/listening_socket.h"
 #include "gradwire/transport/tcp/tcp_connection.h"
 #include "gradwire/transport/tcp/tcp_context.h"
 
@@ -45,18 +45,18 @@ class TcpTransport : public LoopTransport<TcpContext> {
   absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
                                                       std::shared_ptr<ConnectionListener> listener,
                                                       absl::Duration timeout) override {
-    absl::Time deadline = Clock::system().now() + timeout;
-    GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
-    if (!context_->options.credentials->may_leave_host()) {
-      std::erase_if(candidates, [](const SocketAddress& candidate) { return !is_loopback(candidate); });
-      if (candidates.empty())
-        return leaves_host_error(absl::StrCat("cannot connect to ", without_network(address)));
-    }
+    const absl::Time deadline = Clock::system().now() + timeout;
+    GRADWIRE_ASSIGN_OR_RETURN(std::vector<HostAddress> addresses, parse_addresses(address));
+    std::erase_if(addresses, [this](const HostAddress& each) {
+      return each.numeric.has_value() && !context_->allows(*each.numeric);
+    });
+    if (addresses.empty())
+      return leaves_host_error(absl::StrCat("cannot connect to ", without_network(address)));
     auto connection = std::make_shared<TcpConnection>(context_, without_network(address), random_token());
     connection->begin_with_preface();
-    return begin(connection, [connection, candidates = std::move(candidates), listener = std::move(listener),
+    return begin(connection, [connection, addresses = std::move(addresses), listener = std::move(listener),
                               deadline]() mutable {
-      connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
+      connection->connect_in_loop(std::move(addresses), std::move(listener), deadline);
     });
   }
 

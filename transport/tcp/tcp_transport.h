@@ -9,11 +9,12 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/spin_wait.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
@@ -48,8 +49,11 @@ struct TcpOptions {
   // The port to listen on; 0: any free port.
   int port = 0;
   // The host to which other processes connect. Empty: bind_address if it is set, else GRADWIRE_HOST_ADDRESS,
-  // else the host that transport/tcp/address.h finds. Without credentials it is the loopback address.
+  // else the host that transport/tcp/socket/address.h finds. Without credentials it is the loopback address.
   std::string advertised_host;
+  // Looks up the names of hosts to which connections are made. It is called on threads of the transport, and
+  // may block. Empty: look_up_host().
+  HostLookup look_up;
   // The pool for received buffers; nullptr: the transport creates one.
   std::shared_ptr<BufferPool> pool;
   // Number of stripes: additional sockets of a connection, at most 8. They are opened when the connection
@@ -77,7 +81,8 @@ struct TcpOptions {
 };
 
 // Connections over TCP. Addresses are "host:port" or a list of these separated by commas, which are tried in
-// order. A host name is looked up on the thread that calls connect(). Without credentials listen() returns
+// order. A host name is looked up on a thread of its own (socket/name_lookups.h), and a shutdown does not
+// wait for it. If it is not found, on_closed() reports that. Without credentials listen() returns
 // "127.0.0.1:port@network", so that connect() on another host reports the reason instead of reaching a
 // stranger there.
 //
@@ -86,7 +91,8 @@ struct TcpOptions {
 // room. Uses one descriptor per connection, and one to listen (without credentials two: 127.0.0.1 and ::1).
 //
 // listen() and connect() return FailedPrecondition for an address that is not allowed without credentials,
-// and connect() also for one on which a process of another host listens without credentials. A connection
+// and connect() also for one on which a process of another host listens without credentials. For a host name
+// on_closed() reports that it is not allowed. A connection
 // whose peer does not prove what the credentials demand, or refuses the proof of this process, ends with
 // Unauthenticated.
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions(),

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "gradwire/base/threads/timed_tasks.h"
+#include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/transport/turns/turns.h"
 
 namespace gradwire::transport {
@@ -26,8 +26,12 @@ class LoopTimers {
   // at the same time. Returns whether one was due.
   bool run_due_in_loop(absl::Time now, Turns& turns) {
     bool any = false;
-    while (TimedTasks::Task task = timers_.take_due(now)) {
-      task();
+    while (TimedTasks::Due due = timers_.take_due(now)) {
+      if (due.run("a timer of the event loop")) {
+        timers_.ended(due);
+      } else {
+        timers_.failed(due, now);
+      }
       any = true;
       if (turns.spent()) break;
     }

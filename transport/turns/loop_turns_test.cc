@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/manual_clock.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/transport/acceptor.h"
 #include "gradwire/transport/event_loop.h"
 #include "gtest/gtest.h"
@@ -46,6 +48,7 @@ class Ringing : public EventHandler {
  public:
   explicit Ringing(std::function<void()> action) : action_(std::move(action)) {}
   void on_events_in_loop(uint32_t) override { action_(); }
+  void failed_in_loop(const absl::Status& error) override { ADD_FAILURE() << error; }
 
  private:
   const std::function<void()> action_;
@@ -114,23 +117,32 @@ TEST_F(LoopTurns, TheEndOfALoopDropsDeferredTasks) {
   EXPECT_EQ(owned.use_count(), 1);
 }
 
+// A listening socket whose backlog has connections.
+struct Backlog {
+  explicit Backlog(int connections)
+      : listening(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(::bind(listening.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(listening.get(), connections), 0);
+    EXPECT_EQ(::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+    for (int i = 0; i < connections; ++i) {
+      clients.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      EXPECT_EQ(::connect(clients.back().get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    }
+  }
+
+  Descriptor listening;
+  std::vector<Descriptor> clients;
+};
+
 TEST_F(LoopTurns, AnAcceptorTakesAsManyConnectionsAsFitIntoARound) {
   const int kConnections = 3 * kUnitsInRound + 1;
-  Descriptor listening(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  ASSERT_EQ(::bind(listening.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(::listen(listening.get(), kConnections), 0);
-  ASSERT_EQ(::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  std::vector<Descriptor> clients;
-  for (int i = 0; i < kConnections; ++i) {
-    clients.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(clients.back().get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-  }
+  Backlog backlog(kConnections);
   int accepted = 0;
-  const auto acceptor = std::make_shared<Acceptor>(loop_, std::move(listening),
+  const auto acceptor = std::make_shared<Acceptor>(loop_, std::move(backlog.listening),
                                                    [&](Descriptor, const sockaddr_storage&, socklen_t) {
                                                      ++accepted;
                                                      clock_.advance(kWorkUnit);
@@ -144,6 +156,26 @@ TEST_F(LoopTurns, AnAcceptorTakesAsManyConnectionsAsFitIntoARound) {
     EXPECT_LE(accepted - before, kUnitsInRound);
     ASSERT_GT(accepted, before);
   }
+  acceptor->stop_in_loop();
+}
+
+// epoll does not report the connections behind it again.
+TEST_F(LoopTurns, AConnectionWhoseHandlingThrowsLaterDoesNotHoldUpOthers) {
+  const int kConnections = 2 * kUnitsInRound;
+  Backlog backlog(kConnections);
+  int accepted = 0;
+  const auto acceptor = std::make_shared<Acceptor>(loop_, std::move(backlog.listening),
+                                                   [&](Descriptor, const sockaddr_storage&, socklen_t) {
+                                                     clock_.advance(kWorkUnit);
+                                                     // In the deferred task.
+                                                     if (++accepted == kUnitsInRound + 1)
+                                                       throw std::bad_alloc();
+                                                   });
+  acceptor->start_in_loop();
+  EXPECT_TRUE(eventually([&] {
+    loop_->poll();
+    return accepted == kConnections;
+  }));
   acceptor->stop_in_loop();
 }
 

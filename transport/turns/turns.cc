@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "gradwire/base/log/contained.h"
+
 namespace gradwire::transport {
 
 absl::Time Turns::now() {
@@ -18,7 +20,7 @@ bool Turns::run_deferred() {
     // Taken out first: the task may defer others.
     Task task = std::move(deferred_.front());
     deferred_.pop_front();
-    task();
+    run_contained("deferred work of the event loop", task);
   } while (--left > 0 && !spent());
   return true;
 }

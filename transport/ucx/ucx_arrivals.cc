@@ -1,7 +1,7 @@
 #include "gradwire/transport/ucx/ucx_arrivals.h"
 
 #include "gradwire/base/clock.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/transport/ucx/ucx_connection.h"
 
 namespace gradwire::transport {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/log/contained.h"
 
 namespace gradwire::transport {
 namespace {
@@ -40,7 +41,7 @@ absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
   bool post = false;
   absl::StatusOr<uint64_t> ticket = sender_.send(std::move(message), post);
   if (post) {
-    loop().post([this, self = shared_from_this()] {
+    LoopConnection::post([this] {
       settle_in_loop();
       context_->activate_in_loop();
     });
@@ -53,12 +54,26 @@ security::PeerIdentity UcxConnection::peer() const {
   return peer_;
 }
 
-void UcxConnection::connect_in_loop(std::vector<SocketAddress> candidates,
+void UcxConnection::connect_in_loop(std::vector<HostAddress> addresses,
                                     std::shared_ptr<ConnectionListener> listener, absl::Time deadline) {
   listener_ = std::move(listener);
-  candidates_ = std::move(candidates);
+  if (!begin_in_loop()) return;
+  search_ = std::make_shared<AddressSearch>(context_->loop, std::move(addresses));
+  search_->start_in_loop(
+      context_->lookups, deadline,
+      [this, self = shared_from_this(), deadline](absl::StatusOr<std::vector<SocketAddress>> found) {
+        run_in_loop([&] { found_in_loop(std::move(found), deadline); });
+      });
+}
+
+void UcxConnection::found_in_loop(absl::StatusOr<std::vector<SocketAddress>> found, absl::Time deadline) {
+  if (!found.ok()) {
+    finish_in_loop(found.status());
+    return;
+  }
+  candidates_ = *std::move(found);
   attempts_.emplace(candidates_.size(), deadline);
-  if (begin_in_loop()) begin_attempt_in_loop();
+  begin_attempt_in_loop();
 }
 
 void UcxConnection::begin_attempt_in_loop() {
@@ -86,7 +101,7 @@ void UcxConnection::end_attempt_in_loop() {
   } else if (*again <= now) {
     begin_attempt_in_loop();
   } else {
-    opening_timer_ = loop().schedule_in_loop(*again, [this, self = shared_from_this()] {
+    opening_timer_ = schedule_in_loop(*again, [this] {
       opening_timer_ = 0;
       begin_attempt_in_loop();
     });
@@ -114,7 +129,7 @@ void UcxConnection::give_up_in_loop() {
 }
 
 void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params, absl::Time deadline) {
-  opening_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
+  opening_timer_ = schedule_in_loop(deadline, [this] {
     opening_timer_ = 0;
     settle_later_in_loop(absl::UnavailableError("the peer did not answer in time"));
     context_->activate_in_loop();
@@ -174,17 +189,31 @@ void UcxConnection::react_in_loop(UcxOpening::Reaction reaction) {
 
 ucs_status_t UcxConnection::receive_in_loop(absl::string_view head, void* data, std::size_t data_bytes,
                                             bool rendezvous) {
-  if (!opened_) {
-    if (opening_ == nullptr || failure_.has_value()) return UCS_OK;
-    if (opening_->arrive(head, data, data_bytes, rendezvous)) {
-      context_->touch_in_loop(*this);
-      return UCS_OK;
-    }
-  }
-  return receiver_.receive_in_loop(head, data, data_bytes, rendezvous);
+  return at_boundary(
+      "receiving a message of ucx",
+      [&] {
+        if (!opened_) {
+          if (opening_ == nullptr || failure_.has_value()) return UCS_OK;
+          if (opening_->arrive(head, data, data_bytes, rendezvous)) {
+            context_->touch_in_loop(*this);
+            return UCS_OK;
+          }
+        }
+        return receiver_.receive_in_loop(head, data, data_bytes, rendezvous);
+      },
+      [&](absl::Status status) {
+        settle_later_in_loop(std::move(status));
+        return UCS_OK;
+      });
 }
 
 void UcxConnection::endpoint_failed_in_loop(ucs_status_t status) {
+  at_boundary(
+      "the end of an endpoint of ucx", [&] { settle_end_in_loop(status); },
+      [&](absl::Status error) { settle_later_in_loop(std::move(error)); });
+}
+
+void UcxConnection::settle_end_in_loop(ucs_status_t status) {
   endpoint_failed_ = true;
   // The last status is that of an endpoint that was closed while it was being connected.
   turned_away_ =
@@ -248,6 +277,7 @@ void UcxConnection::settle_in_loop() {
 
 void UcxConnection::release_in_loop(const absl::Status& reason) {
   ended_ = true;
+  if (search_ != nullptr) search_->cancel_in_loop();
   opening_.reset();
   sender_.end(reason);
   loop().cancel_in_loop(std::exchange(opening_timer_, 0));
@@ -257,7 +287,7 @@ void UcxConnection::release_in_loop(const absl::Status& reason) {
   const bool is_used = farewell_ || sender_.outstanding() + receiver_.outstanding() > 0;
   if (is_used && endpoint_ != nullptr && !endpoint_failed_) {
     const absl::Duration time = farewell_ ? kFarewellTime : context_->options.linger_time;
-    linger_timer_ = loop().schedule_in_loop(Clock::system().now() + time, [this, self = shared_from_this()] {
+    linger_timer_ = schedule_in_loop(Clock::system().now() + time, [this] {
       linger_timer_ = 0;
       close_endpoint_in_loop();
     });

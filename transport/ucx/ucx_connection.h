@@ -12,12 +12,13 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/security/peer_identity.h"
 #include "gradwire/transport/common/loop_connection.h"
-#include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/admission/admission.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/address_search.h"
 #include "gradwire/transport/turns/turn.h"
-#include "gradwire/transport/ucx/opening/ucx_attempts.h"
-#include "gradwire/transport/ucx/opening/ucx_opening.h"
+#include "gradwire/transport/ucx/ucx_attempts.h"
 #include "gradwire/transport/ucx/ucx_context.h"
+#include "gradwire/transport/ucx/ucx_opening.h"
 #include "gradwire/transport/ucx/ucx_receiver.h"
 #include "gradwire/transport/ucx/ucx_sender.h"
 
@@ -41,14 +42,15 @@ class UcxConnection : public LoopConnection {
   absl::StatusOr<uint64_t> send(Message message) override;
   // send() copies borrowed buffers, so there is nothing to capture.
   void capture(uint64_t) override {}
+  bool borrows(uint64_t) override { return false; }
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
   uint64_t bytes_arrived() const override { return receiver_.bytes_arrived(); }
   bool counts_whole_buffers() const override { return true; }
   security::PeerIdentity peer() const override;
 
-  // Tries the candidates in order until `deadline`.
-  void connect_in_loop(std::vector<SocketAddress> candidates, std::shared_ptr<ConnectionListener> listener,
+  // Looks up the names among the addresses, and tries the addresses in order, until `deadline`.
+  void connect_in_loop(std::vector<HostAddress> addresses, std::shared_ptr<ConnectionListener> listener,
                        absl::Time deadline);
   // Accepts a connection request of a process on `host`, which has this place (admission.h).
   void adopt_in_loop(ucp_conn_request_h request, std::string host, Admission::Id place);
@@ -79,6 +81,9 @@ class UcxConnection : public LoopConnection {
   // Makes the connection settle (see UcxContext). If `failure` is not OK, the connection is then
   // closed; the first failure wins.
   void settle_later_in_loop(absl::Status failure);
+  // The endpoint has failed.
+  void settle_end_in_loop(ucs_status_t status);
+  void found_in_loop(absl::StatusOr<std::vector<SocketAddress>> found, absl::Time deadline);
   void begin_attempt_in_loop();
   void end_attempt_in_loop();
   // `deadline`: the time until which the opening must be done.
@@ -113,7 +118,8 @@ class UcxConnection : public LoopConnection {
   uint64_t opening_timer_ = 0;
   uint64_t linger_timer_ = 0;
 
-  // The connecting end.
+  // The connecting end. The last two are set when the addresses have been found.
+  std::shared_ptr<AddressSearch> search_;
   std::vector<SocketAddress> candidates_;
   std::optional<UcxAttempts> attempts_;
   // The accepting end.

@@ -6,7 +6,7 @@
 
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/transport/ucx/ucx_connection.h"
 #include "gradwire/transport/ucx/ucx_listener.h"
 
@@ -31,6 +31,7 @@ SocketAddress socket_address(const sockaddr_storage& storage) {
 UcxContext::UcxContext(UcxOptions given, std::shared_ptr<EventLoop> given_loop)
     : LoopContext(given.pool, std::move(given_loop)),
       options(completed(std::move(given))),
+      lookups(options.look_up),
       arrivals(options.limits) {
   introduction_timeout = options.introduction_timeout;
 }
@@ -142,7 +143,9 @@ void UcxContext::settle_in_loop() {
   released_.clear();
   // A connection that settles may touch others or itself; these settle in the next round.
   const std::vector<std::shared_ptr<UcxConnection>> touched = std::exchange(touched_, {});
-  for (const std::shared_ptr<UcxConnection>& connection : touched) connection->settle_in_loop();
+  for (const std::shared_ptr<UcxConnection>& connection : touched) {
+    connection->run_in_loop([&] { connection->settle_in_loop(); });
+  }
   if (listener_ != nullptr) listener_->accept_in_loop();
 }
 
@@ -154,6 +157,11 @@ void UcxContext::arm_in_loop() {
 }
 
 void UcxContext::on_events_in_loop(uint32_t) { activate_in_loop(); }
+
+// A step of the context itself has failed: those of connections are contained (LoopConnection::run_in_loop).
+void UcxContext::failed_in_loop(const absl::Status& error) {
+  log(LogLevel::kError, "the ucx transport goes on after an error: ", error.ToString());
+}
 
 ucs_status_t UcxContext::on_active_message(void* context, const void* head, std::size_t head_bytes,
                                            void* data, std::size_t data_bytes,

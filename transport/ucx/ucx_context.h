@@ -12,7 +12,8 @@
 #include "absl/status/statusor.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/event_loop.h"
-#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/name_lookups.h"
 #include "gradwire/transport/ucx/ucx_arrivals.h"
 #include "gradwire/transport/ucx/ucx_transport.h"
 #include "gradwire/transport/ucx/ucx_worker.h"
@@ -79,6 +80,8 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
 
   // `credentials` is set.
   const UcxOptions options;
+  // The lookups of host names. Thread-safe.
+  NameLookups lookups;
   // This member and the following ones are used only by the loop's driver.
   std::unique_ptr<UcxWorker> worker;
   UcxArrivals arrivals;
@@ -96,6 +99,7 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
 
   // EventHandler
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status& error) override;
 
   // UCX's callbacks.
   static ucs_status_t on_active_message(void* context, const void* head, std::size_t head_bytes, void* data,

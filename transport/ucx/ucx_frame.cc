@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/transport/common/message_sizes.h"
-#include "gradwire/transport/tcp/frame_format.h"
+#include "gradwire/transport/tcp/wire/frame_format.h"
 
 namespace gradwire::transport {
 namespace {

@@ -6,14 +6,14 @@
 namespace gradwire::transport {
 namespace {
 
-absl::string_view view(const std::array<char, UcxHead::kBytes>& bytes) {
+absl::string_view bytes_of(const std::array<char, UcxHead::kBytes>& bytes) {
   return {bytes.data(), bytes.size()};
 }
 
 TEST(UcxHead, SurvivesEncoding) {
   const UcxHead head{UcxHead::Kind::kBuffer, uint64_t{1} << 63, uint64_t{1} << 40, 4'000'000'000u};
   const auto bytes = head.encode();
-  const auto parsed = UcxHead::parse(view(bytes));
+  const auto parsed = UcxHead::parse(bytes_of(bytes));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->kind, head.kind);
   EXPECT_EQ(parsed->sequence, head.sequence);
@@ -24,11 +24,11 @@ TEST(UcxHead, SurvivesEncoding) {
 TEST(UcxHead, MalformedHeadIsInvalid) {
   const auto good = UcxHead().encode();
   EXPECT_FALSE(UcxHead::parse("").ok());
-  EXPECT_FALSE(UcxHead::parse(view(good).substr(1)).ok());
+  EXPECT_FALSE(UcxHead::parse(bytes_of(good).substr(1)).ok());
   for (std::size_t offset : {0u, 3u, 4u, 5u, 6u, 7u, 28u, 31u}) {
     auto bad = good;
     bad[offset] = 77;
-    EXPECT_EQ(UcxHead::parse(view(bad)).status().code(), absl::StatusCode::kInvalidArgument) << offset;
+    EXPECT_EQ(UcxHead::parse(bytes_of(bad)).status().code(), absl::StatusCode::kInvalidArgument) << offset;
   }
 }
 

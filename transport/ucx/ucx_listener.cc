@@ -9,7 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/transport/tcp/address.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/ucx/ucx_connection.h"
 
 namespace gradwire::transport {
@@ -68,7 +69,10 @@ UcxListener::~UcxListener() {
 
 void UcxListener::on_request(ucp_conn_request_h request, void* listener) {
   // Inside a callback of UCX: only record the request. accept_in_loop() calls the user.
-  static_cast<UcxListener*>(listener)->requests_.push_back(request);
+  UcxListener& self = *static_cast<UcxListener*>(listener);
+  at_boundary(
+      "a request to connect over ucx", [&] { self.requests_.push_back(request); },
+      [&](const absl::Status&) { ucp_listener_reject(self.listener_, request); });
 }
 
 void UcxListener::accept_in_loop() {

@@ -6,11 +6,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/base/polling/spin_wait.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/connection.h"
+#include "gradwire/transport/tcp/socket/address.h"
 
 namespace gradwire::transport {
 
@@ -32,6 +33,8 @@ struct UcxOptions {
   int port = 0;
   // The host to which other processes connect; see TcpOptions.
   std::string advertised_host;
+  // Looks up the names of hosts; see TcpOptions.
+  HostLookup look_up;
   // The pool for received buffers; nullptr: the transport creates one.
   std::shared_ptr<BufferPool> pool;
   // The methods that UCX may use, in the syntax of its variable UCX_TLS ("tcp", "self,sm,tcp", "rc,sm", ...).

@@ -3,7 +3,7 @@
 // 1. incoming_[i] collects the message with sequence number next_sequence_ + i.
 // 2. A buffer that arrives before its frame is held inside UCX (`held`), since its size cannot be checked
 //    yet.
-// 3. A frame, or a buffer that its frame has announced, is read into memory of the pool (Arrival).
+// 3. A frame, or a buffer that its frame has announced, is read into memory of the pool (Reception).
 // 4. deliver_in_loop() passes on messages in order, up to the first incomplete one. If the time of the round
 // is
 //    over before, the rest waits for a task of a later round (`deferred_`).
@@ -14,8 +14,10 @@
 
 #include <cstring>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 
 namespace gradwire::transport {
 namespace {
@@ -92,7 +94,6 @@ absl::Status UcxReceiver::receive_frame_in_loop(Incoming& incoming, const UcxHea
 absl::Status UcxReceiver::accept_frame_in_loop(Incoming& incoming, const UcxHead& head,
                                                absl::string_view data) {
   incoming.kind = head.kind;
-  incoming.framed = true;
   if (head.kind == UcxHead::Kind::kMessage) {
     GRADWIRE_ASSIGN_OR_RETURN(UcxFrame frame, UcxFrame::parse(head, data, context_.options.limits));
     incoming.message.header.assign(frame.header.data(), frame.header.size());
@@ -111,18 +112,19 @@ absl::Status UcxReceiver::accept_frame_in_loop(Incoming& incoming, const UcxHead
     }
     incoming.sizes = std::move(frame.sizes);
   }
-  std::vector<Held> held = std::exchange(incoming.held, {});
-  held_count_ -= held.size();
-  absl::Status status;
-  for (const Held& each : held) {
-    if (status.ok()) {
-      status = begin_buffer_in_loop(incoming, each.head, each.descriptor);
-      // This end must release the refused buffers; UCX owns those that have begun.
-      if (status.ok()) continue;
-    }
-    ucp_am_data_release(context_.worker->get(), each.descriptor);
+  // Only now: a message whose frame was not accepted as a whole must not be delivered.
+  incoming.framed = true;
+  // After an error or an exception reset_in_loop() releases those that are left.
+  while (!incoming.held.empty()) {
+    const Held each = incoming.held.back();
+    incoming.held.pop_back();
+    --held_count_;
+    // This end must release a refused buffer; UCX owns those that have begun.
+    absl::Cleanup refused = [&] { ucp_am_data_release(context_.worker->get(), each.descriptor); };
+    GRADWIRE_RETURN_IF_ERROR(begin_buffer_in_loop(incoming, each.head, each.descriptor));
+    std::move(refused).Cancel();
   }
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status UcxReceiver::begin_buffer_in_loop(Incoming& incoming, const UcxHead& head, void* descriptor) {
@@ -141,7 +143,7 @@ absl::Status UcxReceiver::begin_arrival_in_loop(const UcxHead& head, Buffer buff
   context_.trim_pool();
   // A list, because UCX keeps the address of the entry until the operation completes.
   arrivals_.push_back({this, attempt_, head, std::move(buffer), {}});
-  Arrival& arrival = arrivals_.back();
+  Reception& arrival = arrivals_.back();
   arrival.self = std::prev(arrivals_.end());
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -156,12 +158,18 @@ absl::Status UcxReceiver::begin_arrival_in_loop(const UcxHead& head, Buffer buff
 
 void UcxReceiver::on_arrived(void* request, ucs_status_t status, std::size_t bytes, void* user_data) {
   ucp_request_free(request);
-  auto* const arrival = static_cast<Arrival*>(user_data);
+  auto* const arrival = static_cast<Reception*>(user_data);
   if (status == UCS_OK && bytes != arrival->buffer.size()) status = UCS_ERR_MESSAGE_TRUNCATED;
   arrival->receiver->arrived_in_loop(*arrival, status);
 }
 
-void UcxReceiver::arrived_in_loop(Arrival& arrival, ucs_status_t status) {
+void UcxReceiver::arrived_in_loop(Reception& arrival, ucs_status_t status) noexcept {
+  at_boundary(
+      "the end of a receive of ucx", [&] { use_arrival_in_loop(arrival, status); },
+      [&](absl::Status error) { settle_(std::move(error)); });
+}
+
+void UcxReceiver::use_arrival_in_loop(Reception& arrival, ucs_status_t status) {
   const UcxHead head = arrival.head;
   const bool current = arrival.attempt == attempt_;
   const Buffer buffer = std::move(arrival.buffer);
@@ -225,7 +233,7 @@ void UcxReceiver::announce_in_loop() {
 
 void UcxReceiver::defer_in_loop() {
   deferred_ = true;
-  connection_.loop().turns_in_loop().defer([this, connection = connection_.shared_from_this()] {
+  connection_.defer_in_loop([this] {
     // The connection may have ended meanwhile.
     if (!std::exchange(deferred_, false)) return;
     deliver_in_loop();

@@ -71,12 +71,12 @@ class UcxReceiver {
     std::vector<Held> held;
   };
   // A receive operation of UCX, by rendezvous.
-  struct Arrival {
+  struct Reception {
     UcxReceiver* receiver = nullptr;
     int attempt = 0;
     UcxHead head;
     Buffer buffer;
-    std::list<Arrival>::iterator self;
+    std::list<Reception>::iterator self;
   };
 
   absl::Status receive_frame_in_loop(Incoming& incoming, const UcxHead& head, void* data,
@@ -93,7 +93,9 @@ class UcxReceiver {
   // Counts the messages that wait for a later round in UcxContext.
   void count_waiting_in_loop();
   static void on_arrived(void* request, ucs_status_t status, std::size_t bytes, void* arrival);
-  void arrived_in_loop(Arrival& arrival, ucs_status_t status);
+  // Ends an operation, and then uses what has arrived. An exception ends the connection.
+  void arrived_in_loop(Reception& arrival, ucs_status_t status) noexcept;
+  void use_arrival_in_loop(Reception& arrival, ucs_status_t status);
 
   LoopConnection& connection_;
   UcxContext& context_;
@@ -111,7 +113,7 @@ class UcxReceiver {
   std::deque<Incoming> incoming_;
   uint64_t next_sequence_ = 1;
   std::size_t held_count_ = 0;
-  std::list<Arrival> arrivals_;
+  std::list<Reception> arrivals_;
   std::atomic<uint64_t> bytes_arrived_{0};
 };
 

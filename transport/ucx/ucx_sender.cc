@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 
 namespace gradwire::transport {
 namespace {
@@ -137,7 +138,7 @@ void UcxSender::post_queued_in_loop() {
 
 void UcxSender::defer_in_loop() {
   deferred_ = true;
-  connection_.loop().turns_in_loop().defer([this, connection = connection_.shared_from_this()] {
+  connection_.defer_in_loop([this] {
     // The connection may have ended meanwhile.
     if (!std::exchange(deferred_, false)) return;
     post_queued_in_loop();
@@ -190,7 +191,10 @@ void UcxSender::post_piece_in_loop(Outgoing::Piece& piece, const void* data, std
 void UcxSender::on_sent(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
   auto* const piece = static_cast<Outgoing::Piece*>(user_data);
-  piece->message->sender->piece_sent_in_loop(*piece, status);
+  UcxSender& sender = *piece->message->sender;
+  at_boundary(
+      "the end of a send of ucx", [&] { sender.piece_sent_in_loop(*piece, status); },
+      [&](absl::Status error) { sender.settle_(std::move(error)); });
 }
 
 void UcxSender::piece_sent_in_loop(Outgoing::Piece& piece, ucs_status_t status) {

@@ -16,9 +16,9 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/message.h"
-#include "gradwire/transport/ucx/opening/ucx_opening.h"
 #include "gradwire/transport/ucx/ucx_context.h"
 #include "gradwire/transport/ucx/ucx_frame.h"
+#include "gradwire/transport/ucx/ucx_opening.h"
 
 namespace gradwire::transport {
 

@@ -7,7 +7,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/transport/common/loop_transport.h"
-#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/ucx/ucx_connection.h"
 #include "gradwire/transport/ucx/ucx_context.h"
 #include "gradwire/transport/ucx/ucx_listener.h"
@@ -54,11 +54,11 @@ class UcxTransport : public LoopTransport<UcxContext> {
                                                       absl::Duration timeout) override {
     GRADWIRE_RETURN_IF_ERROR(check_ucx_credentials(context_->options.credentials->kind()));
     const absl::Time deadline = Clock::system().now() + timeout;
-    GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
+    GRADWIRE_ASSIGN_OR_RETURN(std::vector<HostAddress> addresses, parse_addresses(address));
     auto connection = std::make_shared<UcxConnection>(context_, address);
-    return begin(connection, [connection, candidates = std::move(candidates), listener = std::move(listener),
+    return begin(connection, [connection, addresses = std::move(addresses), listener = std::move(listener),
                               deadline]() mutable {
-      connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
+      connection->connect_in_loop(std::move(addresses), std::move(listener), deadline);
     });
   }
 

@@ -10,7 +10,8 @@
 namespace gradwire::transport {
 
 // Connections over UCX, which chooses the method of transfer: InfiniBand, RoCE, shared memory, TCP. Addresses
-// are those of tcp, "host:port" or a list of these; connections are established over TCP.
+// are those of tcp, "host:port" or a list of these, and host names are looked up as by tcp; connections are
+// established over TCP.
 //
 // send() copies buffers below 64 KiB, and borrowed buffers of any size. Larger owned buffers are read in
 // place by rendezvous, into memory of the peer's pool. The driver of `loop` sends, receives and delivers.

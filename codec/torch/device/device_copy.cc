@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gradwire/base/log.h"
-#include "gradwire/codec/torch/tensor_writer.h"
+#include "gradwire/base/log/log.h"
+#include "gradwire/codec/torch/tensors/tensor_writer.h"
 #include "gradwire/device/device_fence.h"
 
 namespace gradwire::rpc {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gradwire/base/threads/stream_fence.h"
-#include "gradwire/codec/torch/tensor_reader.h"
+#include "gradwire/codec/torch/tensors/tensor_reader.h"
 
 namespace gradwire::rpc {
 

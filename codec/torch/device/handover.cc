@@ -11,7 +11,7 @@ namespace gradwire::rpc {
 namespace {
 
 struct Table {
-  Mutex mutex;
+  ProcessMutex mutex;
   absl::flat_hash_map<uint64_t, Handover> entries ABSL_GUARDED_BY(mutex);
   absl::flat_hash_set<uint64_t> agents ABSL_GUARDED_BY(mutex);
 };

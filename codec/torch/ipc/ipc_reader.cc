@@ -10,8 +10,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/torch/ipc/ipc_sharing.h"
-#include "gradwire/codec/torch/tensor_layout.h"
-#include "gradwire/codec/torch/tensor_reader.h"
+#include "gradwire/codec/torch/tensors/tensor_layout.h"
+#include "gradwire/codec/torch/tensors/tensor_reader.h"
 #include "gradwire/device/device_fence.h"
 #include "gradwire/device/streams.h"
 

@@ -8,7 +8,7 @@
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/torch/device/device_copy.h"
 #include "gradwire/codec/torch/ipc/ipc_sharing.h"
-#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensors/tensor_layout.h"
 #include "gradwire/device/streams.h"
 
 namespace gradwire::rpc {

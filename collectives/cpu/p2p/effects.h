@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -8,15 +9,45 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/bytes/span.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
-#include "gradwire/collectives/cpu/p2p/payload.h"
-#include "gradwire/collectives/cpu/span.h"
+#include "gradwire/transport/message.h"
 
-// The state of the operations that an Endpoint has in progress. The lock that guards the endpoint guards it
-// too. `data` is an exception: the thread that performs an effect uses it without the lock.
 namespace gradwire::collectives::cpu {
+
+// The bytes of a message and their owner. Movable, not copyable.
+class Payload {
+ public:
+  Payload() = default;
+  // Refers to the message's only buffer or, if it has none, to its header from `offset` on.
+  Payload(transport::Message message, std::size_t offset) : message_(std::move(message)), offset_(offset) {}
+  // Refers to memory that its owner must keep while the payload is used.
+  Payload(void* data, std::size_t size) { message_.buffers.emplace_back(data, size, nullptr); }
+  Payload(Payload&&) = default;
+  Payload& operator=(Payload&&) = default;
+
+  static Payload copy_of(const void* data, std::size_t size) {
+    Payload payload;
+    if (size > 0) payload.message_.header.assign(static_cast<const char*>(data), size);
+    return payload;
+  }
+
+  const void* data() const {
+    return message_.buffers.empty() ? message_.header.data() + offset_ : message_.buffers[0].data();
+  }
+  std::size_t size() const {
+    return message_.buffers.empty() ? message_.header.size() - offset_ : message_.buffers[0].size();
+  }
+
+ private:
+  transport::Message message_;
+  std::size_t offset_ = 0;
+};
+
+// ---- The operations that an Endpoint has in progress. The lock that guards the endpoint guards them, too,
+// except Operation::data: the thread that performs an effect uses it without the lock.
 
 // A send or a receive. `promise` makes the future that the caller waits for.
 template <typename Result>

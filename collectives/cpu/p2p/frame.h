@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 
 // The frames with which ranks exchange messages, by the eager and the rendezvous protocol. Two carriers bring
-// frames to other ranks, in order: connections (mesh/mesh_wire.h) and rings in shared memory
+// frames to other ranks, in order: connections (world_p2p/p2p_wire.h) and rings in shared memory
 // (shm_p2p/p2p_ring.h).
 //
 // Eager protocol: a short message is sent at once, as kEager. If no receive is posted for it, it waits at the

@@ -12,8 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "gradwire/collectives/cpu/p2p/channels.h"
+#include "gradwire/collectives/cpu/p2p/effects.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
-#include "gradwire/collectives/cpu/p2p/payload.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/memory/host_memory.h"
 
 namespace gradwire::collectives::cpu {
 

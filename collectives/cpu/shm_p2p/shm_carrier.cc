@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/collectives/cpu/shm_p2p/doorbells.h"
 
 namespace gradwire::collectives::cpu {

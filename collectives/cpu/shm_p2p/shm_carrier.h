@@ -7,7 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/memory/host_memory.h"
 #include "gradwire/collectives/cpu/p2p/endpoint.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_port.h"
 

@@ -8,7 +8,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/polling/core_wait.h"
-#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/memory/host_memory.h"
 #include "gradwire/collectives/cpu/shm_p2p/doorbells.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_carrier.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_p2p.h"
@@ -22,8 +22,8 @@ class ShmEndpoint final : public ShmP2p, public std::enable_shared_from_this<Shm
   ShmEndpoint(const ShmP2p::Options& options, std::unique_ptr<HostMemory> memory);
   ~ShmEndpoint() override;
 
-  // shm_endpoint.cc
-  void start();
+  // ResourceExhausted if the thread cannot be started; then call shutdown().
+  absl::Status start();
   void shutdown();
   void abort(const absl::Status& reason) override;
   Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline) override;
@@ -31,7 +31,6 @@ class ShmEndpoint final : public ShmP2p, public std::enable_shared_from_this<Shm
   Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline) override;
   std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data) override;
 
-  // shm_endpoint_wait.cc
   // Polls the rings until `done` is true or the deadline has passed.
   void drive(const std::atomic<bool>& done, absl::Time deadline);
 
@@ -65,6 +64,7 @@ class ShmEndpoint final : public ShmP2p, public std::enable_shared_from_this<Shm
   void work();
 
   const ShmP2p::Options options_;
+  const ProcessMark mark_;
   const std::unique_ptr<HostMemory> memory_;
   // Whether there are more ranks than cores.
   const bool oversubscribed_;

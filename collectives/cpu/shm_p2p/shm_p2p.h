@@ -7,15 +7,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/base/future.h"
+#include "gradwire/base/futures/future.h"
 #include "gradwire/base/threads/executor.h"
-#include "gradwire/collectives/cpu/span.h"
-#include "gradwire/store/store.h"
+#include "gradwire/collectives/cpu/bytes/span.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::collectives::cpu {
 
 // Point-to-point messages between ranks that all share one host, through memory. The semantics are those of
-// Mesh's send and receive: source, tag, no overtaking, bounded waiting messages.
+// WorldP2p's send and receive: source, tag, no overtaking, bounded waiting messages.
 //
 // Each rank has a ring (p2p_ring.h) to each other rank, and all its records to that rank go through it, in
 // order. A short message is one record. A longer one, up to eager_bytes, is sent at once in pieces. A still
@@ -30,7 +30,8 @@ namespace gradwire::collectives::cpu {
 // state of a rank. Data is copied in pieces while the lock is held, so that an operation that has ended does
 // not use the caller's memory any more.
 //
-// Thread-safe. Errors as in Mesh; ranks are those of the group.
+// Thread-safe. Errors as in WorldP2p; ranks are those of the group. ShmEndpoint is the only implementation;
+// the interface keeps it out of this header.
 class ShmP2p {
  public:
   struct Options {
@@ -51,7 +52,7 @@ class ShmP2p {
   static absl::StatusOr<std::shared_ptr<ShmP2p>> join(const Options& options);
   virtual ~ShmP2p() = default;
 
-  // As in Mesh.
+  // As in WorldP2p.
   virtual Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline) = 0;
   virtual Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline) = 0;
   // Like send() and receive(), if the operation can complete at once or within some microseconds. Otherwise

@@ -1,6 +1,6 @@
 // Tests with a member that writes arbitrary records into its rings.
 
-#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/memory/host_memory.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_endpoint.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_p2p_test_group.h"
 

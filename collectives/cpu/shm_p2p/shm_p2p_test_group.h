@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/p2p/p2p_test_messages.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_p2p.h"
 #include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
@@ -14,19 +14,7 @@
 // Helpers for the tests of ShmP2p.
 namespace gradwire::collectives::cpu {
 
-inline constexpr std::size_t kEager = std::size_t{64} << 10;
 inline constexpr int kAnyMember = -1;
-
-inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
-inline absl::Time timeout() { return in(absl::Seconds(60)); }
-
-inline Span span(std::string& bytes) { return {bytes.data(), bytes.size()}; }
-
-inline std::string bytes(std::size_t size, unsigned seed) {
-  std::string out(size, '\0');
-  for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<char>((i + seed) * 2654435761u >> 13);
-  return out;
-}
 
 // A group whose members are all in this process.
 class Members {

@@ -1,6 +1,7 @@
 // Writing and reading the records of one pair of rings. Writing: flush() takes entries from the outbox with
 // begin(), and sends long messages piece by piece. Reading: read() handles one record with on_record(). A
-// message that arrives in pieces has a Stream from its kBegin or its CTS until its last piece or its kCancel.
+// message that arrives in pieces has an Incoming from its kBegin or its CTS until its last piece or its
+// kCancel.
 
 #include "gradwire/collectives/cpu/shm_p2p/shm_port.h"
 
@@ -201,7 +202,7 @@ absl::Status ShmPort::on_cancel(const RingRecord& record, Effects& effects) {
 //   buffered so far move into the receive.
 bool ShmPort::set_receive(const ReceivePtr& receive, uint64_t message, Effects& effects) {
   auto [entry, inserted] = streams_.try_emplace(message);
-  Stream& stream = entry->second;
+  Incoming& stream = entry->second;
   if (inserted) stream.size = receive->data.size;
   stream.receive = receive;
   copy_bytes(receive->data.data, stream.held.get(), stream.received);
@@ -224,7 +225,7 @@ bool ShmPort::discard(uint64_t message) {
 absl::Status ShmPort::on_piece(const RingRecord& record, Effects& effects) {
   const auto found = streams_.find(record.id);
   if (found == streams_.end()) return bad_record("unexpected data: no CTS was sent for the message");
-  Stream& stream = found->second;
+  Incoming& stream = found->second;
   if (record.size == 0 || record.size > stream.size - stream.received)
     return bad_record("more data than announced");
   if (stream.receive == nullptr && !stream.unwanted && stream.held == nullptr)
@@ -245,7 +246,7 @@ absl::Status ShmPort::on_piece(const RingRecord& record, Effects& effects) {
 //    (copy_bytes).
 absl::Status ShmPort::end_stream(uint64_t id, Effects& effects) {
   auto entry = streams_.extract(id);
-  Stream& stream = entry.mapped();
+  Incoming& stream = entry.mapped();
   if (eager_stream_ == id) eager_stream_ = 0;
   if (stream.held != nullptr) {
     // The message is complete and continues to wait for a receive.

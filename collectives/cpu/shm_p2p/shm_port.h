@@ -73,7 +73,7 @@ class ShmPort {
     std::size_t written = 0;
   };
   // A message that arrives in pieces.
-  struct Stream {
+  struct Incoming {
     uint64_t size = 0;
     uint64_t received = 0;
     bool eager = false;  // It began with kBegin, not with kRts.
@@ -95,7 +95,7 @@ class ShmPort {
   P2pRingWriter out_;
   P2pRingReader in_;
   std::optional<Writing> writing_;
-  absl::flat_hash_map<uint64_t, Stream> streams_;
+  absl::flat_hash_map<uint64_t, Incoming> streams_;
   uint64_t eager_stream_ = 0;  // The eager message whose pieces are arriving; 0 if none.
 };
 

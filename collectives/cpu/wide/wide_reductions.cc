@@ -8,7 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/checks/reduction_meaning.h"
-#include "gradwire/collectives/cpu/reducers.h"
+#include "gradwire/collectives/cpu/bytes/reducers.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

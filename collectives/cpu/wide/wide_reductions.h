@@ -8,8 +8,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gradwire/collectives/checks/reduction_meaning.h"
-#include "gradwire/collectives/cpu/byte_collectives.h"
-#include "gradwire/collectives/cpu/span.h"
+#include "gradwire/collectives/cpu/bytes/byte_collectives.h"
+#include "gradwire/collectives/cpu/bytes/span.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives::cpu {

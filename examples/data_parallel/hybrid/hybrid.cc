@@ -76,8 +76,8 @@ double run_trainer(const rpc::RRef<TableImpl>& table_reference) {
   const Dataset data = load_digits();
   const rpc::RemoteModule<TableImpl> table(table_reference);
   torch::nn::Linear dense(absl::GetFlag(FLAGS_width), data.classes);
-  collectives::DistributedDataParallel model(dense);
-  collectives::DistributedSampler sampler(data.train.size());
+  data_parallel::DistributedDataParallel model(dense);
+  data_parallel::DistributedSampler sampler(data.train.size());
 
   using Optimizer = autograd::DistributedOptimizer<torch::optim::SGD>;
   const torch::optim::SGDOptions options(absl::GetFlag(FLAGS_learning_rate));

@@ -1,6 +1,6 @@
 #include "gradwire/rpc/caller/copied/copied_calls.h"
 
-#include "gradwire/rpc/link/parts/send_ahead.h"
+#include "gradwire/rpc/link/ahead/send_ahead.h"
 
 namespace gradwire::rpc {
 
@@ -19,12 +19,12 @@ void CopiedCalls::add(const Call& call) {
     return;
   }
   SendAhead::start(
-      owner_.fences, std::move(call->tensors),
-      [this, peer = call->peer, self = owner_.self()]() -> std::shared_ptr<LinkSender> {
+      services_.fences, std::move(call->tensors),
+      [this, peer = call->peer, self = services_.self()]() -> std::shared_ptr<LinkSender> {
         const std::shared_ptr<void> alive = self.lock();
-        return alive == nullptr ? nullptr : owner_.find_link(peer);
+        return alive == nullptr ? nullptr : services_.find_link(peer);
       },
-      [this, call, self = owner_.self()](const absl::Status& status, EncodedTensors tensors) {
+      [this, call, self = services_.self()](const absl::Status& status, EncodedTensors tensors) {
         const std::shared_ptr<void> alive = self.lock();
         if (alive == nullptr) return;
         call->tensors = std::move(tensors);
@@ -35,10 +35,10 @@ void CopiedCalls::add(const Call& call) {
 void CopiedCalls::copied(const Call& call, absl::Status status) {
   call->copied = std::move(status);
   if (call->envelope.request().order_key() == 0) {
-    owner_.send(*call);
+    services_.send(*call);
     return;
   }
-  for (Call now = complete(call); now != nullptr; now = next(now)) owner_.send(*now);
+  for (Call now = complete(call); now != nullptr; now = next(now)) services_.send(*now);
 }
 
 CopiedCalls::Call CopiedCalls::complete(const Call& call) {

@@ -12,9 +12,9 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/device/fence_watch.h"
-#include "gradwire/rpc/link/link_sender.h"
+#include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peer.h"
+#include "gradwire/rpc/order/fence_watch.h"
 
 namespace gradwire::rpc {
 
@@ -37,7 +37,7 @@ class CopiedCalls {
   using Call = std::shared_ptr<CopiedCall>;
 
   // The parts of the agent that it uses. They must outlive it.
-  struct Owner {
+  struct Services {
     // Set before the first call.
     const std::shared_ptr<FenceWatch>& fences;
     // Returns the object that owns this one: callbacks use this one only while it exists.
@@ -47,7 +47,7 @@ class CopiedCalls {
     // Called once for each call, on the executor or inside add().
     std::function<void(CopiedCall&)> send;
   };
-  explicit CopiedCalls(Owner owner) : owner_(std::move(owner)) {}
+  explicit CopiedCalls(Services services) : services_(std::move(services)) {}
 
   // Whether a call with this request must wait because an earlier one of its order has not been sent.
   bool delays(uint64_t incarnation, const proto::Request& request) const;
@@ -74,7 +74,7 @@ class CopiedCalls {
   Call complete(const Call& call);
   Call next(const Call& sent);
 
-  const Owner owner_;
+  const Services services_;
 
   mutable Mutex mutex_;
   absl::flat_hash_map<Key, Order> orders_ ABSL_GUARDED_BY(mutex_);

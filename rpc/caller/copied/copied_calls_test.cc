@@ -58,13 +58,13 @@ class CopiedCallsTest : public ::testing::Test {
   const std::shared_ptr<ThreadPool> executor_ = std::make_shared<ThreadPool>(ThreadPool::Options());
   const std::shared_ptr<FenceWatch> fences_ = std::make_shared<FenceWatch>(timers_, executor_);
   const std::shared_ptr<Peer> peer_ = peer(1);
-  std::shared_ptr<int> owner_ = std::make_shared<int>(0);
+  std::shared_ptr<int> services_ = std::make_shared<int>(0);
 
  private:
   mutable Mutex mutex_;
   std::string sent_ ABSL_GUARDED_BY(mutex_);
   CopiedCalls calls_{{.fences = fences_,
-                      .self = [this] { return std::weak_ptr<void>(owner_); },
+                      .self = [this] { return std::weak_ptr<void>(services_); },
                       .find_link = [](const std::shared_ptr<Peer>&) { return nullptr; },
                       .send =
                           [this](CopiedCall& call) {
@@ -123,7 +123,7 @@ TEST_F(CopiedCallsTest, TheEndOfTheWatchEndsEveryCall) {
 TEST_F(CopiedCallsTest, NothingIsSentWithoutTheOwner) {
   const auto fence = std::make_shared<FakeFence>();
   add(call(1, fence));
-  owner_ = nullptr;
+  services_ = nullptr;
   fence->done = true;
   EXPECT_TRUE(eventually([&] { return fences_->size() == 0; }));
   EXPECT_EQ(sent(), "");

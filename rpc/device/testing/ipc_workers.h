@@ -15,7 +15,7 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/device/ipc_channel.h"
 #include "gradwire/rpc/device/testing/fake_devices.h"
-#include "gradwire/rpc/link/settlement.h"
+#include "gradwire/rpc/link/arrival_order.h"
 #include "gradwire/rpc/rref/reference_host.h"
 
 namespace gradwire::rpc::testing {
@@ -23,7 +23,7 @@ namespace gradwire::rpc::testing {
 // A worker that consists of the channel "ipc", threads and timers. Messages to another worker of the test run
 // on that one's threads, in any order. A message that must be repeated until it is answered arrives twice now
 // and then. Thread-safe. No worker may be destroyed before all are stopped.
-class IpcWorker : public ReferenceHost, public Settlement {
+class IpcWorker : public ReferenceHost, public ArrivalOrder {
  public:
   IpcWorker(std::string name, uint64_t incarnation, int open_after_forget = 0);
   ~IpcWorker();
@@ -84,7 +84,7 @@ class IpcWorker : public ReferenceHost, public Settlement {
   void on_accused(uint64_t /*incarnation*/) override {}
   std::weak_ptr<Agent> weak_agent() override { return {}; }
 
-  // Settlement: all messages to a worker travel on one connection, with the number 1.
+  // ArrivalOrder: all messages to a worker travel on one connection, with the number 1.
   Departures departures(uint64_t incarnation) const override;
   bool require(uint64_t incarnation, const Departures& sent) override;
   bool settled(uint64_t incarnation) override;

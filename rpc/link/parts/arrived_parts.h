@@ -16,12 +16,14 @@ namespace gradwire::rpc {
 // "Parts"). An error means that the sender has violated the protocol. Thread-safe.
 class ArrivedParts {
  public:
-  // A Part with this number has arrived. InvalidArgument over a limit.
-  absl::Status add(uint64_t number, std::vector<transport::Buffer> buffers);
+  // A Part with this number has arrived. InvalidArgument over a limit. `lost`: not OK if there was no memory
+  // for its buffers.
+  absl::Status add(uint64_t number, std::vector<transport::Buffer> buffers,
+                   absl::Status lost = absl::OkStatus());
   // The sender gives up the message. InvalidArgument if no part of it has arrived.
   absl::Status drop(uint64_t number);
   // The rest of the message has arrived, with `rest`. Returns all of its buffers. InvalidArgument if no part
-  // of it has arrived.
+  // of it has arrived. If a part was lost, the error for which is_local_shortage() is true.
   absl::StatusOr<std::vector<transport::Buffer>> join(uint64_t number, std::vector<transport::Buffer> rest);
   // The connection has ended. Drops everything.
   void clear();
@@ -29,11 +31,15 @@ class ArrivedParts {
   std::size_t size() const;
 
  private:
-  absl::StatusOr<std::vector<transport::Buffer>> take(uint64_t number);
+  struct Message {
+    std::vector<transport::Buffer> buffers;
+    absl::Status lost;
+  };
+  absl::StatusOr<Message> take(uint64_t number);
 
   mutable Mutex mutex_;
   PartsInFlight in_flight_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, std::vector<transport::Buffer>> messages_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Message> messages_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

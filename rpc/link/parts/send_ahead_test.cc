@@ -1,4 +1,4 @@
-#include "gradwire/rpc/link/parts/send_ahead.h"
+#include "gradwire/rpc/link/ahead/send_ahead.h"
 
 #include <gtest/gtest.h>
 
@@ -34,6 +34,7 @@ class FakeConnection : public transport::Connection {
     return uint64_t{sent_.size()};
   }
   void capture(uint64_t) override {}
+  bool borrows(uint64_t) override { return false; }
   void close(absl::Status, absl::Duration) override {}
   std::string peer_address() const override { return "nowhere"; }
 

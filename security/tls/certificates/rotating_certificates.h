@@ -4,41 +4,38 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/repeated_task.h"
 #include "gradwire/security/tls/certificates/certificate_set.h"
 
 namespace gradwire::security {
 
-// The certificates for new connections. Checks at most once a second, when a connection begins, whether one
-// of the three files has changed, and then reads all three. If they cannot be used, because only one of them
-// has been replaced yet for example, the previous ones remain in use, and a warning names the file and the
-// reason once. Thread-safe.
+// The certificates for new connections. Each examination checks whether one of the three files has changed,
+// and then reads all three. If they cannot be used, because only one of them has been replaced yet for
+// example, the previous ones remain in use, and a warning names the file and the reason once. Thread-safe.
 class RotatingCertificates {
  public:
-  // `clock` must outlive the object. Errors: as load_certificates().
-  static absl::StatusOr<std::unique_ptr<RotatingCertificates>> open(const CertificateFiles& files,
-                                                                    Clock& clock);
+  // `examine` runs the examination again and again. Errors: as load_certificates(), and those of `examine`.
+  static absl::StatusOr<std::shared_ptr<RotatingCertificates>> open(const CertificateFiles& files,
+                                                                    const Repeat& examine);
 
-  // The set for a connection that begins now. Reads files, so it may take some milliseconds after a change.
-  std::shared_ptr<const CertificateSet> current();
+  // The set for a connection that begins now. Never blocks.
+  std::shared_ptr<const CertificateSet> current() const;
 
  private:
-  RotatingCertificates(std::shared_ptr<const CertificateSet> set, Clock& clock);
-  // Reads the files again if they differ from `used` and from those that could not be used.
-  void check_files(const CertificateSet& used);
+  explicit RotatingCertificates(std::shared_ptr<const CertificateSet> set);
+  // Reads the files again if they differ from those that are in use.
+  void examine();
 
   const CertificateFiles files_;
-  Clock& clock_;
+  // The files that the last warning was about. It is not repeated for them. Used only by examine(), which one
+  // thread runs.
+  std::array<FileStamp, 3> warned_;
+  // The examinations. Set by open().
+  std::shared_ptr<void> examinations_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<const CertificateSet> set_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_check_ ABSL_GUARDED_BY(mutex_);
-  // A thread checks the files; the others go on with the set that there is.
-  bool checking_ ABSL_GUARDED_BY(mutex_) = false;
-  // The files that the last warning was about. It is not repeated for them.
-  std::array<FileStamp, 3> warned_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::security

@@ -13,7 +13,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 #include "gradwire/collectives/streams/stream_point.h"
 #include "gradwire/collectives/testing/local_backend.h"
 #include "gradwire/device/streams.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/registry/backend_registry.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/idle_backend.h"
 #include "gradwire/data_parallel/distributed_data_parallel.h"

@@ -4,7 +4,6 @@
 #include <set>
 #include <string>
 
-#include "gradwire/base/metrics/sample_line.h"
 #include "gradwire/base/metrics/samples.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 

@@ -12,7 +12,6 @@
 #include "absl/strings/str_split.h"
 #include "gradwire/security/policy/policy.h"
 #include "gradwire/security/policy/policy_parser.h"
-#include "gradwire/security/policy/rule.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {

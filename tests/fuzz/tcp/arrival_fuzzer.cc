@@ -28,8 +28,8 @@
 #include "gradwire/security/token/token_credentials.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include "gradwire/proto/handshake.pb.h"
 #include "gradwire/security/token/record.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/frame.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

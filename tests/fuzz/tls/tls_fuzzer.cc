@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/base/manual_clock.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/testing/certificates.h"
 #include "gradwire/security/tls/certificate_credentials.h"
@@ -25,7 +25,6 @@
 namespace {
 
 using gradwire::Descriptor;
-using gradwire::ManualClock;
 using gradwire::fuzzing::Input;
 using gradwire::fuzzing::require;
 using gradwire::security::CredentialsPtr;
@@ -40,12 +39,12 @@ struct Workers {
 };
 
 const Workers& workers() {
-  // The clock stands still, so the credentials do not read the files, which are gone, again.
-  static ManualClock clock;
-  static const Workers* const made = [] {
+  // The credentials do not read the files again, which are gone.
+  const auto never = [](const std::function<void()>&) { return std::shared_ptr<void>(); };
+  static const Workers* const made = [&] {
     const TestAuthority authority;
-    return new Workers{*make_certificate_credentials(authority.worker("job", "client"), clock),
-                       *make_certificate_credentials(authority.worker("job", "server"), clock)};
+    return new Workers{*make_certificate_credentials(authority.worker("job", "client"), never),
+                       *make_certificate_credentials(authority.worker("job", "server"), never)};
   }();
   return *made;
 }

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/base/manual_clock.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/testing/certificates.h"
 #include "gradwire/security/tls/certificate_credentials.h"
@@ -30,7 +30,6 @@
 namespace {
 
 using gradwire::Descriptor;
-using gradwire::ManualClock;
 using gradwire::fuzzing::Input;
 using gradwire::fuzzing::require;
 using gradwire::security::CredentialsPtr;
@@ -50,11 +49,11 @@ struct Workers {
 };
 
 const Workers& workers() {
-  // The clock stands still, so the credentials do not read the files, which are gone, again.
-  static ManualClock clock;
-  static const Workers* const made = [] {
+  // The credentials do not read the files again, which are gone.
+  const auto never = [](const std::function<void()>&) { return std::shared_ptr<void>(); };
+  static const Workers* const made = [&] {
     const TestAuthority authority;
-    return new Workers{*make_certificate_credentials(authority.worker("job", "own"), clock),
+    return new Workers{*make_certificate_credentials(authority.worker("job", "own"), never),
                        authority.issue({.uris = {"gradwire://job/peer"}})};
   }();
   return *made;

@@ -15,7 +15,7 @@
 #include "gradwire/codec/codec_test_util.h"
 #include "gradwire/codec/torch/ivalue_codec.h"
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/tensors/torch_tensors.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {

@@ -17,11 +17,11 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/collectives/flight/coarse_clock.h"
 #include "gradwire/collectives/flight/flight_recorder.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/agent_services.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/flight/call_recorder.h"
 #include "gradwire/rpc/init_rpc.h"
-#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/registry/registration.h"
 #include "gradwire/tools/launch_info.h"
 
 namespace demo {

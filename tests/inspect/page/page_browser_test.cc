@@ -16,8 +16,8 @@
 #include "gradwire/tools/inspect/analysis/job_builder.h"
 #include "gradwire/tools/inspect/web/critical_path.h"
 #include "gradwire/tools/inspect/web/history.h"
-#include "gradwire/tools/inspect/web/page_http.h"
 #include "gradwire/tools/inspect/web/page_json.h"
+#include "gradwire/tools/inspect/web/page_server.h"
 
 namespace gradwire::inspect {
 namespace {

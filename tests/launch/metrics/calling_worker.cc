@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/init_rpc.h"
 #include "gradwire/tools/launch_info.h"
 

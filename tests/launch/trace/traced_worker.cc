@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/init_rpc.h"
 #include "gradwire/tools/launch_info.h"
 

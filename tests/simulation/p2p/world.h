@@ -28,9 +28,9 @@ using collectives::cpu::FrameKind;
 using collectives::cpu::Payload;
 using collectives::cpu::SendTable;
 
-// Two to four ranks in one schedule. Each has a production Endpoint. Its surroundings in production (MeshCore
-// with its connections, or ShmEndpoint with its rings) are simulated in the same steps, one at a time and in
-// any order.
+// Two to four ranks in one schedule. Each has a production Endpoint. Its surroundings in production
+// (WorldP2pCore with its connections, or ShmEndpoint with its rings) are simulated in the same steps, one at
+// a time and in any order.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);

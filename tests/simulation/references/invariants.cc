@@ -62,7 +62,8 @@ void World::check_received(Node& node, const Packet& packet, References::Receive
 void World::check_blame(int by, int dead) {
   const Node& accused = *nodes_[dead];
   if (!accused.running || accused.gone) return;
-  if (accused.paused_for + network_.cut_for(by, dead) >= kTolerated) return;
+  // A reader that stands still excuses nobody who accuses others.
+  if (disturbed_for(accused, *nodes_[by]) >= kTolerated) return;
   // The others do not talk to a worker that the log has declared dead. Without the store it does not know,
   // and takes them for silent. check_death() keeps its accusations out of the log.
   const Node& accuser = *nodes_[by];
@@ -74,6 +75,19 @@ void World::check_blame(int by, int dead) {
   };
   if (missed_join(accused, accuser) || missed_join(accuser, accused)) return;
   violate(absl::StrCat(node_name(by), " declared ", node_name(dead), " dead, but that worker is healthy"));
+}
+
+// A worker that does not read must not count as healthy for those that wait for what it reads.
+void World::check_suspected(const Node& stalled) {
+  if (stalled.gone) return;
+  for (const auto& peer : nodes_) {
+    const Time before = stalled.watchers[peer->index];
+    if (before < 0 || !live(peer->index) || peer->references.peers().is_lost(stalled.incarnation)) continue;
+    if (disturbed_for(*peer, stalled) != before) continue;
+    if (peer->detector.state(stalled.incarnation) != rpc::FailureDetector::State::kAlive) continue;
+    return violate(absl::StrCat(node_name(peer->index), " considers ", node_name(stalled.index),
+                                " alive, which has not read anything for too long"));
+  }
 }
 
 void World::check_death(const rpc::RosterEntry& entry) {

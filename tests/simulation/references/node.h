@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -7,8 +8,8 @@
 #include "absl/time/time.h"
 #include "gradwire/rpc/membership/failure_detector.h"
 #include "gradwire/rpc/membership/roster.h"
-#include "gradwire/rpc/rref/reference_bounds.h"
 #include "gradwire/rpc/rref/references.h"
+#include "gradwire/tests/simulation/references/network.h"
 #include "gradwire/tests/simulation/references/scenario.h"
 #include "gradwire/tests/simulation/references/scheduler.h"
 
@@ -65,14 +66,23 @@ struct Node {
   Time paused_until = 0;
   // Total time that the node was paused.
   Time paused_for = 0;
+  // Until then the thread that reads the connections stands still, and the ticks of the detector with it.
+  Time reader_until = 0;
+  // Total time that the reader stood still.
+  Time stalled_for = 0;
+  // For each node that watched this one when its reader began to stand still: how long it had been disturbed
+  // by then; else -1.
+  std::array<Time, kMaxWorkers> watchers = {};
 
   rpc::References references;
   rpc::Roster roster;
   rpc::FailureDetector detector;
   Time next_tick = 0;
   bool retry_due = false;
-  // Bit set of the nodes from which this node received a heartbeat since the last tick.
+  // Bit set of the nodes from which this node received a heartbeat since the last tick, and of those whose
+  // heartbeats arrived while its reader stood still.
   uint32_t received_from = 0;
+  uint32_t arrived_from = 0;
   // Bit set of the nodes whose deaths this node is about to write to the log.
   uint32_t accusing = 0;
   std::vector<Handle> handles;

@@ -24,9 +24,10 @@ Scenario::Scenario(Random& random) {
   crashes = static_cast<int>(random.below(workers > 2 ? 3 : 2));
   pauses = static_cast<int>(random.below(2));
   cuts = static_cast<int>(random.below(3));
+  stalls = random.below(3) == 0 ? 1 : 0;
   if (!store) return;
   long_faults = random.below(3) == 0;
-  if (long_faults && pauses + cuts == 0) cuts = 1;
+  if (long_faults && pauses + stalls + cuts == 0) cuts = 1;
   if (random.below(2) == 0) restarts = crashes;
   joins = static_cast<int>(random.below(2));
   leaves = static_cast<int>(random.below(2));

@@ -15,8 +15,8 @@ using simulation::Random;
 inline constexpr Time kInterval = 100'000;
 inline constexpr Time kSuspectAfter = 250'000;
 inline constexpr Time kDeadAfter = 1'000'000;
-// A worker that was disturbed (paused or cut off) for less than this in total must not be declared dead. The
-// difference from kDeadAfter covers the delays of probing.
+// A worker that was disturbed (paused, stalled or cut off) for less than this in total must not be declared
+// dead. The difference from kDeadAfter covers the delays of probing.
 inline constexpr Time kTolerated = 500'000;
 
 // The parameters of one schedule, chosen by its random numbers.
@@ -60,8 +60,9 @@ struct Scenario {
   int joins = 0;
   int leaves = 0;
   int pauses = 0;
+  int stalls = 0;
   int cuts = 0;
-  // Pauses and cuts last until the other workers declare the worker dead.
+  // Pauses, stalls and cuts last until the other workers declare the worker dead.
   bool long_faults = false;
 };
 

@@ -24,9 +24,11 @@ struct Event {
     kRestart,  // Worker `a` starts again as a new incarnation.
     kJoin,
     kLeave,
-    kPause,  // A random worker is paused for the time `arg`.
-    kCut,    // A random worker is cut off for the time `arg`: from the store if `b` is kStore, from all nodes
-             // if it is kAll, else from another random worker.
+    kPause,   // A random worker is paused for the time `arg`.
+    kStall,   // The reader of a random worker stands still for the time `arg`. What it writes goes on.
+    kGoesOn,  // The reader of worker `a` goes on.
+    kCut,  // A random worker is cut off for the time `arg`: from the store if `b` is kStore, from all nodes
+           // if it is kAll, else from another random worker.
     kLoseStore,  // Workers lose the store until all faults are healed: all workers if `arg` is 1, else one.
     kCount
   };

@@ -17,6 +17,13 @@ constexpr Time kAftermath = 200'000;
 // The group must become quiet within this time.
 constexpr Time kQuietWithin = 5'000'000;
 
+// Whether the thread that reads the connections handles the event. The ticks of the failure detector run
+// behind what it reads (rpc/link/heartbeat_monitor.cc).
+bool is_read(EventKind kind) {
+  return kind == EventKind::kDeliver || kind == EventKind::kBroken || kind == EventKind::kProbed ||
+         kind == EventKind::kTick;
+}
+
 }  // namespace
 
 World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace)
@@ -78,6 +85,7 @@ void World::plan() {
   fault(EventKind::kJoin, scenario_.joins);
   fault(EventKind::kLeave, scenario_.leaves);
   fault(EventKind::kPause, scenario_.pauses, 0, shortest, longest);
+  fault(EventKind::kStall, scenario_.stalls, 0, shortest, longest);
   for (int i = 0; i < scenario_.cuts; ++i) {
     const int kind = static_cast<int>(random_.below(4));
     fault(EventKind::kCut, 1,
@@ -114,14 +122,17 @@ bool World::step() {
 void World::dispatch(const Event& event) {
   const bool picks_node = event.kind == EventKind::kAct || event.kind == EventKind::kCrash ||
                           event.kind == EventKind::kJoin || event.kind == EventKind::kLeave ||
-                          event.kind == EventKind::kPause || event.kind == EventKind::kCut ||
-                          event.kind == EventKind::kLoseStore || event.kind == EventKind::kRestart;
+                          event.kind == EventKind::kPause || event.kind == EventKind::kStall ||
+                          event.kind == EventKind::kCut || event.kind == EventKind::kLoseStore ||
+                          event.kind == EventKind::kRestart;
   const int actor = event.kind == EventKind::kDeliver ? network_.at(event.arg).to : event.a;
   if (!picks_node) {
     Node& node = *nodes_[actor];
-    if (node.paused_until > now_ && node.running) {
+    Time until = node.paused_until;
+    if (is_read(event.kind)) until = std::max(until, node.reader_until);
+    if (until > now_ && node.running) {
       // The node handles its events when it runs again, in random order.
-      const Time at = node.paused_until + random_.between(0, 2000);
+      const Time at = until + random_.between(0, 2000);
       if (event.kind == EventKind::kTick) {
         if (event.time != node.next_tick) return;
         node.next_tick = at;
@@ -156,6 +167,8 @@ void World::dispatch(const Event& event) {
       node.detector.disconnected(peer, absl::UnixEpoch() + absl::Microseconds(now_), actions);
       return process(node, actions);
     }
+    case EventKind::kGoesOn:
+      return go_on(*nodes_[event.a]);
     case EventKind::kEndCreation:
       return end_creation(*nodes_[event.a], {nodes_[event.a]->incarnation, event.arg}, true);
     case EventKind::kEndOwnCreation:
@@ -194,6 +207,9 @@ void World::dispatch(const Event& event) {
                      false);
     case EventKind::kPause:
       if (node != nullptr) pause(*node, event.arg);
+      return;
+    case EventKind::kStall:
+      if (node != nullptr && node->reader_until <= now_) stall(*node, event.arg);
       return;
     case EventKind::kCut: {
       if (node == nullptr) return;

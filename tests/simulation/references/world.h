@@ -117,6 +117,12 @@ class World {
   void stop(Node& node, const char* why);
   void restart(const std::string& name, int32_t id);
   void pause(Node& node, Time duration);
+  void stall(Node& node, Time duration);
+  void go_on(Node& node);
+  // How long the node, and its communication with `other`, were disturbed so far.
+  Time disturbed_for(const Node& node, const Node& other) const {
+    return node.paused_for + node.stalled_for + network_.cut_for(node.index, other.index);
+  }
   void cut(int a, int b, Time duration);
   void lose_store(Node& node);
   void heal();
@@ -132,6 +138,7 @@ class World {
   void check_joined(const rpc::Worker& joined);
   void check_same(Node& node, uint64_t position, const rpc::Roster::Change& change);
   void check_blame(int by, int dead);
+  void check_suspected(const Node& stalled);
   void check_healed();
   void check_empty();
   // Whether the node keeps entries for workers that it has lost, while the group never agrees on their

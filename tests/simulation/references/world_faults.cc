@@ -31,6 +31,31 @@ void World::pause(Node& node, Time duration) {
   node.paused_for += duration;
 }
 
+void World::stall(Node& node, Time duration) {
+  if (trace_) {
+    trace_->line(now_, "the reader of ", node_name(node.index), " stands still for ", duration / 1000, " ms");
+  }
+  node.reader_until = now_ + duration;
+  node.stalled_for += duration;
+  node.watchers.fill(-1);
+  const bool long_enough = duration > kSuspectAfter + 3 * kInterval;
+  for (const auto& peer : nodes_) {
+    const bool watches = long_enough && peer.get() != &node && live(peer->index) && peer->member &&
+                         peer->paused_until <= now_ && peer->reader_until <= now_ &&
+                         reachable(peer->index, node.index) && network_.linked(peer->index, node.index) &&
+                         peer->detector.state(node.incarnation) == rpc::FailureDetector::State::kAlive;
+    if (watches) node.watchers[peer->index] = disturbed_for(*peer, node);
+  }
+  scheduler_.add(node.reader_until, Event::Kind::kGoesOn, node.index);
+}
+
+void World::go_on(Node& node) {
+  // A node that is paused as well goes on later. Others may have connected to it in between.
+  if (calm_ || now_ > node.reader_until) return;
+  if (trace_) trace_->line(now_, "the reader of ", node_name(node.index), " goes on");
+  check_suspected(node);
+}
+
 void World::cut(int a, int b, Time duration) {
   const std::string target = b == kAll ? "all nodes" : b == kStore ? "the store" : node_name(b);
   if (trace_) trace_->line(now_, node_name(a), " is cut off from ", target, " for ", duration / 1000, " ms");
@@ -61,6 +86,7 @@ void World::heal() {
   network_.heal();
   for (const auto& node : nodes_) {
     node->paused_until = 0;
+    node->reader_until = 0;
     if (node->store_lost) node->without_store_for += now_ - node->store_lost_at;
     node->store_lost = false;
     if (node->running) scheduler_.add(now_, Event::Kind::kFollow, node->index);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "gradwire/tests/simulation/references/world.h"
 
@@ -21,6 +22,8 @@ void World::establish(int a, int b) {
   if (network_.linked(a, b)) return;
   Node& first = *nodes_[a];
   Node& second = *nodes_[b];
+  // Both have to read the other's Hello.
+  if (first.reader_until > now_ || second.reader_until > now_) return;
   for (auto [node, peer] : {std::pair(&first, &second), std::pair(&second, &first)}) {
     // A node also accepts a peer whose join it has not read yet: without heartbeats, that peer would declare
     // this node dead.
@@ -65,6 +68,7 @@ void World::schedule_tick(Node& node) {
 void World::tick(Node& node) {
   // After a pause a node may read the clock long before it reads the messages that arrived meanwhile.
   const bool receive_first = node.paused_until + 1000 < now_ || random_.below(2) == 0;
+  if (node.reader_until <= now_) node.received_from |= std::exchange(node.arrived_from, 0);
   FailureDetector::Actions actions;
   for (int peer = 0; receive_first && node.received_from != 0; ++peer) {
     if ((node.received_from >> peer & 1) == 0) continue;
@@ -86,7 +90,8 @@ void World::process(Node& node, FailureDetector::Actions& actions) {
     const int index = static_cast<int>(peer) - 1;
     if (coverage_) cover(Machine::kWatched, static_cast<int>(node.detector.state(peer)), Coverage::kTicked);
     if (nodes_[index]->running && reachable(node.index, index) && network_.linked(node.index, index)) {
-      nodes_[index]->received_from |= 1u << node.index;
+      Node& receiver = *nodes_[index];
+      (receiver.reader_until > now_ ? receiver.arrived_from : receiver.received_from) |= 1u << node.index;
     }
   }
   std::sort(actions.probe.begin(), actions.probe.end());

@@ -233,6 +233,10 @@ void World::retry(Node& node) {
 
 void World::process(Node& node, Actions& actions) {
   if (!violation_.empty()) return;
+  const References& references = node.references;
+  if (!references.owner().consistent() || !references.holder().consistent() ||
+      !references.peers().consistent())
+    violate(absl::StrCat("an index of ", node_name(node.index), " disagrees with its table"));
   for (const Id& rref : actions.freed) {
     if (trace_) trace_->detail(node_name(node.index), " frees rref ", describe(rref));
     check_freed(node, rref);

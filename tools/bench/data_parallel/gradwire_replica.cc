@@ -43,7 +43,7 @@ class GradwireReplica final : public StepReplica {
  private:
   const std::shared_ptr<collectives::ProcessGroup> group_;
   const std::shared_ptr<ChainModule> module_;
-  collectives::DistributedDataParallel<ChainModule> model_;
+  data_parallel::DistributedDataParallel<ChainModule> model_;
 };
 
 }  // namespace

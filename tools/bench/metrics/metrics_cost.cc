@@ -16,11 +16,9 @@
 #include <vector>
 
 #include "gradwire/base/metrics/registry.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/call.h"
-#include "gradwire/rpc/metrics/call_metrics.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/calls/call.h"
 #include "gradwire/rpc/metrics/peer_calls.h"
-#include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tools/bench/report/statistics.h"
 #include "gradwire/tools/bench/run/measure.h"

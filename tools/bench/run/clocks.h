@@ -7,11 +7,14 @@
 
 namespace gradwire::bench {
 
-inline int64_t nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
+inline int64_t nanoseconds(clockid_t clock) {
   timespec now;
   clock_gettime(clock, &now);
   return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
+
+// The monotonic clock of this machine.
+inline int64_t nanoseconds() { return nanoseconds(CLOCK_MONOTONIC); }
 
 // User and system time of this process and its threads.
 inline double cpu_microseconds() {

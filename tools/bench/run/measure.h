@@ -21,6 +21,8 @@ struct Timing {
   // Whether filling and checking the data takes much processor time. If so, that time is measured, so that it
   // can be subtracted.
   bool large = false;
+  // The clock of the calls and of `seconds`, in nanoseconds.
+  int64_t (*now)() = &nanoseconds;
 };
 
 // Measures sequential calls. Only call(i) is timed: before(i) changes the source, after(i) checks the result.
@@ -47,9 +49,9 @@ Measurement measure(const Timing& timing, Before before, Call call, After after)
                            .tv_nsec = timing.idle_us % 1'000'000 * 1000};
       nanosleep(&pause, nullptr);
     }
-    const int64_t start = nanoseconds();
+    const int64_t start = timing.now();
     call(i);
-    const int64_t end = nanoseconds();
+    const int64_t end = timing.now();
     uncounted([&] { after(i); });
     ++i;
     return end - start;
@@ -57,16 +59,16 @@ Measurement measure(const Timing& timing, Before before, Call call, After after)
 
   // The processes slept while other systems were measured, so caches, clock frequencies and pools must warm
   // up.
-  const int64_t warm_until = nanoseconds() + static_cast<int64_t>(std::min(0.1, timing.seconds / 4) * 1e9);
-  for (int n = 0; n < 2 || nanoseconds() < warm_until; ++n) once();
+  const int64_t warm_until = timing.now() + static_cast<int64_t>(std::min(0.1, timing.seconds / 4) * 1e9);
+  for (int n = 0; n < 2 || timing.now() < warm_until; ++n) once();
 
-  result.begin_ns = nanoseconds();
+  result.begin_ns = timing.now();
   const int64_t until = result.begin_ns + static_cast<int64_t>(timing.seconds * 1e9);
   result.micros.reserve(1 << 16);
-  while (result.micros.size() < kMinCalls || (nanoseconds() < until && result.micros.size() < kMaxSamples)) {
+  while (result.micros.size() < kMinCalls || (timing.now() < until && result.micros.size() < kMaxSamples)) {
     result.micros.push_back(static_cast<float>(static_cast<double>(once()) / 1000));
   }
-  result.end_ns = nanoseconds();
+  result.end_ns = timing.now();
   result.timed_calls = static_cast<int64_t>(result.micros.size());
   result.calls = i;
   result.seconds = static_cast<double>(result.end_ns - result.begin_ns) / 1e9;

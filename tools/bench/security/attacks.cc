@@ -24,11 +24,11 @@
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/security/token/record.h"
-#include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire::bench {
 namespace {

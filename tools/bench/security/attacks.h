@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/calls/agent.h"
 #include "gradwire/security/credentials.h"
 
 namespace gradwire::bench {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/security/setup/make_credentials.h"
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/security/bench_security.h"
 #include "gradwire/tools/bench/suites/case_timing.h"

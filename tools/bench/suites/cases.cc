@@ -119,6 +119,8 @@ std::vector<CaseSpec> make_cases() {
 
   add({.suite = "rref", .name = "cycle"});
   add({.suite = "rref", .name = "share", .members = 3});
+  // No message is sent, so the transport does not matter.
+  add({.suite = "rref", .name = "lose", .transport = "shm"});
   add({.suite = "rref", .name = "killed_peer", .kind = CaseKind::kKilledPeer, .members = 3});
   add({.suite = "rref", .name = "cut_link", .kind = CaseKind::kCutLink, .members = 3, .transport = "tcp"});
   add({.suite = "autograd", .name = "remote_add", .kind = CaseKind::kTraining});
@@ -230,7 +232,7 @@ std::vector<RoleSpec> make_roles() {
        {"echo", "push", "pull", "push_pull", "push_pull_every"},
        2},
 
-      {"gradwire_rref", "gradwire", "", "rref", both, {"cycle", "share"}, 2},
+      {"gradwire_rref", "gradwire", "", "rref", both, {"cycle", "share", "lose"}, 2},
       {"gradwire_loss", "gradwire", "", "rref", both, {"killed_peer", "cut_link"}, 3},
       {"torch_rref", "torch_tensorpipe", "torch", "rref", both, {"cycle", "share"}, 2, true},
       {"torch_loss", "torch_tensorpipe", "torch", "rref", both, {"killed_peer"}, 3, true},

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/polling/spin_wait.h"
 #include "gradwire/base/threads/futex.h"
-#include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire::bench {
 namespace {

@@ -17,11 +17,12 @@ enum Kind : std::size_t { kPlain, kFast, kLocal, kKinds };
 
 }  // namespace
 
-Measurement run_training(const Task& task, const TrainingStep& step) {
+Measurement run_training(const Task& task, const TrainingStep& step, int64_t (*now)()) {
   const auto run_checked = [&](int64_t) { step.check(); };
   if (!task.extra_figures) {
     return measure(
-        {.seconds = task.seconds}, [](int64_t) {}, [&](int64_t) { step.run(false); }, run_checked);
+        {.seconds = task.seconds, .now = now}, [](int64_t) {}, [&](int64_t) { step.run(false); },
+        run_checked);
   }
   std::vector<Kind> kinds = {kPlain};
   if (step.has_modes) kinds.push_back(kFast);
@@ -32,7 +33,7 @@ Measurement run_training(const Task& task, const TrainingStep& step) {
   // Alternate between the kinds after each step, so that a disturbance affects all kinds equally.
   const auto kind_of = [&](int64_t i) { return kinds[static_cast<std::size_t>(i) % kinds.size()]; };
   const Measurement all = measure(
-      {.seconds = task.seconds}, [](int64_t) {},
+      {.seconds = task.seconds, .now = now}, [](int64_t) {},
       [&](int64_t i) { kind_of(i) == kLocal ? step.local() : step.run(kind_of(i) == kFast); },
       [&](int64_t i) {
         if (kind_of(i) != kLocal) step.check();

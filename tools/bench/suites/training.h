@@ -2,9 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 
 #include "gradwire/tools/bench/run/bench_process.h"
+#include "gradwire/tools/bench/run/clocks.h"
 
 namespace gradwire::bench {
 
@@ -27,7 +29,8 @@ struct TrainingStep {
 // several kinds of step and returns figures that compare their medians:
 // - smart_over_fast, if there are two modes: the median of the default mode divided by that of the fast mode;
 // - overhead_per_hop_us, if there is a local computation: the difference of the medians, divided by `hops`.
-Measurement run_training(const Task& task, const TrainingStep& step);
+// `now` returns nanoseconds of a monotonic clock.
+Measurement run_training(const Task& task, const TrainingStep& step, int64_t (*now)() = &nanoseconds);
 
 // The leaves of the cases remote_add, chain and fanout: two tensors of two floats each, whose gradients are
 // known.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/calls/rref.h"
 #include "gradwire/tools/bench/suites/mlp.h"
 
 // The functions and classes that Gradwire's calls in the suite autograd use. autograd_handlers.cc registers

@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/calls/agent_services.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tools/bench/suites/loss.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"

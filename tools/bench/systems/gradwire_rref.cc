@@ -1,8 +1,11 @@
 #include <ATen/ops/empty.h>
 
+#include <memory>
 #include <stdexcept>
 
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/rref/references.h"
+#include "gradwire/tools/bench/run/clocks.h"
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
 #include "gradwire/tools/bench/systems/handlers.h"
@@ -15,6 +18,7 @@ class GradwireRref final : public GradwireMember {
   Measurement run(const Task& task) override {
     if (task.case_name == "cycle") return cycle(task);
     if (task.case_name == "share") return share(task);
+    if (task.case_name == "lose") return lose();
     throw std::invalid_argument("unknown case " + task.case_name);
   }
 
@@ -54,6 +58,46 @@ class GradwireRref final : public GradwireMember {
           if (got.data_ptr<float>()[1] != 6) throw std::runtime_error("wrong value behind a shared RRef");
         });
   }
+
+  // Loses workers that hold a few of the references to this worker's values, of which there are many. This is
+  // the work under the lock of the references, which every message with a reference needs. It takes no other
+  // process: only the state machine takes part.
+  Measurement lose() {
+    constexpr uint64_t kSelf = 1, kOther = 2;
+    constexpr uint64_t kValues = 1'000'000, kLosses = 100, kReferencesOfEach = 10;
+    rpc::References::Actions ignored;
+    if (references_ == nullptr) {
+      references_ = std::make_unique<rpc::References>(kSelf);
+      next_holder_ = kOther + 1;
+      for (uint64_t i = 1; i <= kValues; ++i) references_->create({kOther, i}, {kOther, i}, kOther, ignored);
+    }
+    const uint64_t first = next_holder_;
+    next_holder_ += kLosses;
+    for (uint64_t holder = first; holder < next_holder_; ++holder) {
+      for (uint64_t i = 1; i <= kReferencesOfEach; ++i)
+        references_->create({kOther, i}, {holder, i}, holder, ignored);
+    }
+    Measurement result;
+    result.begin_ns = nanoseconds();
+    for (uint64_t holder = first; holder < next_holder_; ++holder) {
+      rpc::References::Actions actions;
+      const int64_t start = nanoseconds();
+      references_->lose(holder, actions);
+      // The group has agreed on the loss. No other member has to be asked, so the references are released.
+      references_->fence(holder, actions);
+      result.micros.push_back(static_cast<float>(static_cast<double>(nanoseconds() - start) / 1000));
+      if (references_->owner().has_forks_of(holder))
+        throw std::runtime_error("a lost worker keeps references");
+    }
+    result.end_ns = nanoseconds();
+    result.timed_calls = result.calls = kLosses;
+    result.seconds = static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
+    return result;
+  }
+
+  // The state of the case `lose`. Its rounds use the same values.
+  std::unique_ptr<rpc::References> references_;
+  uint64_t next_holder_ = 0;
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/calls/agent.h"
+#include "gradwire/rpc/core/destination.h"
 #include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {

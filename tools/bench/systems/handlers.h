@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/calls/rref.h"
 
 // The functions and classes that Gradwire's calls in the bench use. handlers.cc registers them.
 namespace gradwire::bench {

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/core/call_context.h"
 
 namespace gradwire::tools {
 
@@ -99,5 +99,9 @@ absl::StatusOr<FlightFile> read_flight_file(const std::string& path);
 // Folders below it that cannot be read are skipped.
 // Errors as above.
 absl::StatusOr<std::vector<std::string>> find_flight_files(const std::string& directory);
+
+// Reads the flight records at these paths: files, and all records in directories. Appends a line to `errors`
+// for each path that cannot be read.
+std::vector<FlightFile> read_flight_paths(const std::vector<std::string>& paths, std::string& errors);
 
 }  // namespace gradwire::tools

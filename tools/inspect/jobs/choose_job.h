@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/tools/inspect/job_reader.h"
+#include "gradwire/tools/inspect/input/job_reader.h"
 #include "gradwire/tools/running_jobs/job_folder.h"
 
 namespace gradwire::inspect {

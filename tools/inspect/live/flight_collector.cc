@@ -79,7 +79,7 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
   Collected collected;
   std::vector<Work> all;
   std::map<uint64_t, Start> left = starts_;
-  const absl::Time deadline = clock_.now() + limits_.time;
+  const absl::Time deadline = clock_.now() + bounds_.time;
   for (const proto::WorkerRecord& worker : workers) {
     Work& work = all.emplace_back();
     work.worker = worker;
@@ -108,7 +108,7 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
       absl::Status status = take(*asked[i], answers[i], collected);
       if (status.ok() && late && !asked[i]->done)
         status = absl::DeadlineExceededError(absl::StrCat("it has not sent all of its flight records within ",
-                                                          absl::FormatDuration(limits_.time)));
+                                                          absl::FormatDuration(bounds_.time)));
       if (status.ok()) continue;
       asked[i]->done = true;
       asked[i]->text.clear();
@@ -123,7 +123,7 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
 absl::Status FlightCollector::take(Work& work, const Answer& answer, Collected& collected) {
   if (!answer.ok()) {
     // It was asked too soon, or had to make room for another observer.
-    if (absl::IsResourceExhausted(answer.status()) && ++work.refused <= limits_.refusals)
+    if (absl::IsResourceExhausted(answer.status()) && ++work.refused <= bounds_.refusals)
       return absl::OkStatus();
     return answer.status();
   }
@@ -131,14 +131,14 @@ absl::Status FlightCollector::take(Work& work, const Answer& answer, Collected& 
   const std::size_t size = answer->flight().lines().size();
   work.bytes += size;
   total_bytes_ += size;
-  if (work.bytes > limits_.worker_bytes || total_bytes_ > limits_.total_bytes) {
+  if (work.bytes > bounds_.worker_bytes || total_bytes_ > bounds_.total_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "its flight records are larger than ", limits_.worker_bytes, " bytes, or all together than ",
-        limits_.total_bytes, "; choose a shorter period, or smaller rings"));
+        "its flight records are larger than ", bounds_.worker_bytes, " bytes, or all together than ",
+        bounds_.total_bytes, "; choose a shorter period, or smaller rings"));
   }
-  if (++work.parts > limits_.worker_parts) {
+  if (++work.parts > bounds_.worker_parts) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("its flight records have more than ", limits_.worker_parts, " parts"));
+        absl::StrCat("its flight records have more than ", bounds_.worker_parts, " parts"));
   }
   return work.question.group() == 0 ? take_calls(work, *answer, collected)
                                     : take_group(work, *answer, collected);

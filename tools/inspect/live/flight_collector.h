@@ -33,7 +33,7 @@ class FlightAsker {
 // thread-safe.
 class FlightCollector {
  public:
-  struct Limits {
+  struct Bounds {
     // Text of one worker, and of all together.
     std::size_t worker_bytes = std::size_t{64} << 20;
     std::size_t total_bytes = std::size_t{1} << 30;
@@ -52,9 +52,9 @@ class FlightCollector {
     std::vector<std::string> problems;
   };
 
-  explicit FlightCollector(FlightAsker& asker) : FlightCollector(asker, Limits()) {}
-  FlightCollector(FlightAsker& asker, const Limits& limits, Clock& clock = Clock::system())
-      : asker_(asker), limits_(limits), clock_(clock) {}
+  explicit FlightCollector(FlightAsker& asker) : FlightCollector(asker, Bounds()) {}
+  FlightCollector(FlightAsker& asker, const Bounds& bounds, Clock& clock = Clock::system())
+      : asker_(asker), bounds_(bounds), clock_(clock) {}
 
   // The period begins. Returns the workers that do not answer, as lines for the user; end() asks them again.
   std::vector<std::string> begin(const std::vector<proto::WorkerRecord>& workers);
@@ -88,7 +88,7 @@ class FlightCollector {
   absl::Status take_group(Work& work, const proto::AgentState& state, Collected& collected);
 
   FlightAsker& asker_;
-  const Limits limits_;
+  const Bounds bounds_;
   Clock& clock_;
   // By incarnation.
   std::map<uint64_t, Start> starts_;

@@ -172,7 +172,7 @@ TEST(FlightCollector, WorkerThatHasNoTimeIsAskedAgainUntilTheBound) {
   refusals = 1000;
   workers.rounds = 0;
   EXPECT_THAT(collector.end({record_of("a", 1)}).problems, ElementsAre(HasSubstr("too often")));
-  EXPECT_EQ(workers.rounds, FlightCollector::Limits().refusals + 1);
+  EXPECT_EQ(workers.rounds, FlightCollector::Bounds().refusals + 1);
 }
 
 // Each of these answers ends the reading of that worker, and costs the others nothing.

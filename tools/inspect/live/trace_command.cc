@@ -1,21 +1,64 @@
 #include "gradwire/tools/inspect/live/trace_command.h"
 
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/tools/inspect/dump/flight_paths.h"
+#include "gradwire/tools/inspect/dump/flight_file.h"
+#include "gradwire/tools/inspect/input/job_reader.h"
+#include "gradwire/tools/inspect/input/options.h"
 #include "gradwire/tools/inspect/jobs/choose_job.h"
-#include "gradwire/tools/inspect/live/record_job.h"
-#include "gradwire/tools/inspect/options.h"
+#include "gradwire/tools/inspect/live/flight_collector.h"
 #include "gradwire/tools/inspect/trace/flight_trace.h"
 #include "gradwire/tools/inspect/trace/profiler_trace.h"
 #include "gradwire/tools/inspect/trace/write_trace.h"
 
 namespace gradwire::inspect {
 namespace {
+
+// Workers answer at most 20 questions a second.
+constexpr absl::Duration kPause = absl::Milliseconds(60);
+
+class JobAsker : public FlightAsker {
+ public:
+  explicit JobAsker(JobReader& reader) : reader_(reader) {}
+  std::vector<rpc::Observer::Answer> ask(const std::vector<rpc::Observer::Question>& questions) override {
+    absl::SleepFor(answered_ + kPause - Clock::system().now());
+    std::vector<rpc::Observer::Answer> answers = reader_.ask(questions);
+    answered_ = Clock::system().now();
+    return answers;
+  }
+
+ private:
+  JobReader& reader_;
+  absl::Time answered_ = absl::InfinitePast();
+};
+
+// Waits for `period`, and returns what the workers of the job have recorded in it (FlightCollector). Appends
+// a line to `errors` for each worker that is missing. Errors: those of JobReader.
+absl::StatusOr<std::vector<tools::FlightFile>> record_job(const JobPlace& place, absl::Duration period,
+                                                          std::string& errors) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<JobReader> reader, JobReader::open(place));
+  JobAsker asker(*reader);
+  FlightCollector collector(asker);
+  std::string warning;
+  GRADWIRE_ASSIGN_OR_RETURN(std::vector<proto::WorkerRecord> members, reader->members(warning));
+  for (const std::string& problem : collector.begin(members)) absl::StrAppend(&errors, problem, "\n");
+  absl::SleepFor(period);
+  GRADWIRE_ASSIGN_OR_RETURN(members, reader->members(warning));
+  if (!warning.empty()) absl::StrAppend(&errors, warning, "\n");
+  FlightCollector::Collected collected = collector.end(members);
+  for (const std::string& problem : collected.problems) absl::StrAppend(&errors, problem, "\n");
+  return std::move(collected.files);
+}
 
 // The records of the files, or of the running job.
 absl::StatusOr<std::vector<tools::FlightFile>> read_records(const TraceOptions& options,

@@ -1,8 +1,8 @@
-#include "gradwire/tools/inspect/trace/align_workers.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+
+#include "gradwire/tools/inspect/trace/flight_trace.h"
 
 namespace gradwire::inspect {
 namespace {

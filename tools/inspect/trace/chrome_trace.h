@@ -1,12 +1,20 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "gradwire/tools/inspect/trace/align_workers.h"
+#include "gradwire/tools/inspect/trace/flight_trace.h"
 #include "gradwire/tools/inspect/trace/trace_span.h"
 
 namespace gradwire::inspect {
+
+// Distributes periods {begin, end} over lanes, so that the periods of a lane do not overlap, and few lanes
+// are used. Returns the lane of each period, from 0. A period that is in no other one's way keeps to low
+// lanes.
+std::vector<std::size_t> assign_lanes(const std::vector<std::pair<int64_t, int64_t>>& periods);
 
 // Writes the spans of all workers as one JSON object in the format "Trace Event", which Perfetto
 // (ui.perfetto.dev) and chrome://tracing read. Each worker is a process; its spans are in lanes, by their

@@ -3,15 +3,113 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "gradwire/base/stable_hash.h"
-#include "gradwire/tools/inspect/trace/spread_traces.h"
+#include "gradwire/tools/inspect/clock/clock_tree.h"
 
 namespace gradwire::inspect {
+namespace {
+
+using SpanIndex = std::multimap<CallIdentity, TraceSpan*>;
+
+bool is_call(const TraceSpan& span) {
+  return span.kind == SpanKind::kCall || span.kind == SpanKind::kHandler;
+}
+
+}  // namespace
+
+// Visits each span at most once, so malformed records, in which a call is its own parent, end too.
+void spread_traces(std::vector<WorkerTrace>& workers) {
+  // 1. Index the spans. Calls and passes have identities of their own kinds.
+  SpanIndex calls, passes, children;
+  std::vector<const TraceSpan*> found;
+  for (WorkerTrace& worker : workers) {
+    for (TraceSpan& span : worker.spans) {
+      if (is_call(span)) calls.emplace(span.id, &span);
+      if (span.kind == SpanKind::kPass) passes.emplace(span.id, &span);
+      if (span.parent != CallIdentity()) children.emplace(span.parent, &span);
+      if (span.trace != CallIdentity()) found.push_back(&span);
+    }
+  }
+  // 2. From the spans that have a trace id, go to the other parts of the same work, and to the work below.
+  while (!found.empty()) {
+    const TraceSpan& above = *found.back();
+    found.pop_back();
+    const auto give = [&](const SpanIndex& index) {
+      const auto [begin, end] = index.equal_range(above.id);
+      for (auto entry = begin; entry != end; ++entry) {
+        TraceSpan& span = *entry->second;
+        if (span.trace != CallIdentity()) continue;
+        span.trace = above.trace;
+        found.push_back(&span);
+      }
+    };
+    if (above.id == CallIdentity()) continue;
+    give(is_call(above) ? calls : passes);
+    if (is_call(above)) give(children);
+  }
+}
+
+namespace {
+
+using Pair = std::pair<std::size_t, std::size_t>;
+
+struct End {
+  std::size_t worker = 0;
+  const TraceSpan* span = nullptr;
+};
+
+// A call that has timed out, or was cancelled, has not ended with the arrival of its answer.
+bool has_ended(const TraceSpan& span) { return span.result == "OK" && span.id != CallIdentity(); }
+
+// For each pair of caller and callee, the calls of which both ends are known.
+std::map<Pair, std::vector<ClockSample>> samples_of(const std::vector<WorkerTrace>& workers) {
+  std::map<CallIdentity, End> calls;
+  for (std::size_t worker = 0; worker < workers.size(); ++worker) {
+    for (const TraceSpan& span : workers[worker].spans) {
+      if (span.kind == SpanKind::kCall && has_ended(span)) calls.emplace(span.id, End{worker, &span});
+    }
+  }
+  std::map<Pair, std::vector<ClockSample>> samples;
+  for (std::size_t callee = 0; callee < workers.size(); ++callee) {
+    for (const TraceSpan& span : workers[callee].spans) {
+      if (span.kind != SpanKind::kHandler || !has_ended(span)) continue;
+      const auto call = calls.find(span.id);
+      if (call == calls.end() || call->second.worker == callee) continue;
+      const TraceSpan& caller = *call->second.span;
+      samples[{call->second.worker, callee}].push_back({caller.begin, span.begin, span.end, caller.end});
+    }
+  }
+  return samples;
+}
+
+}  // namespace
+
+std::vector<WorkerClock> align_workers(const std::vector<WorkerTrace>& workers) {
+  ClockFits fits;
+  for (const auto& [pair, samples] : samples_of(workers)) {
+    if (const std::optional<ClockFit> fit = fit_clocks(samples)) fits.emplace(pair, *fit);
+  }
+  std::map<std::string, std::size_t> first_of_host;
+  for (std::size_t worker = 0; worker < workers.size(); ++worker) {
+    if (workers[worker].host.empty()) continue;
+    const auto [first, is_new] = first_of_host.emplace(workers[worker].host, worker);
+    if (!is_new) fits[{worker, first->second}] = ClockFit();
+  }
+
+  std::vector<WorkerClock> clocks;
+  for (const std::optional<ClockFit>& fit : align_clocks(workers.size(), fits, 0)) {
+    clocks.push_back({fit.value_or(ClockFit()), fit.has_value()});
+  }
+  return clocks;
+}
+
 namespace {
 
 using tools::FlightCall;

@@ -1,8 +1,8 @@
-#include "gradwire/tools/inspect/trace/lanes.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "gradwire/tools/inspect/trace/chrome_trace.h"
 
 namespace gradwire::inspect {
 namespace {

@@ -1,8 +1,8 @@
-#include "gradwire/tools/inspect/trace/spread_traces.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "gradwire/tools/inspect/trace/flight_trace.h"
 
 namespace gradwire::inspect {
 namespace {

@@ -37,7 +37,7 @@ struct TraceSpan {
   CallIdentity id;
   // The handled call in which a call was made, if any.
   CallIdentity parent;
-  // The two halves of the id of the trace to which it belongs (rpc/trace_context.h); else {0, 0}.
+  // The two halves of the id of the trace to which it belongs (rpc/trace/trace_context.h); else {0, 0}.
   CallIdentity trace;
   // kOperator: the thread, whose spans contain each other.
   uint64_t thread = 0;

@@ -12,22 +12,18 @@
 #include "absl/strings/string_view.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/tools/inspect/trace/align_workers.h"
+#include "gradwire/base/io/write.h"
+#include "gradwire/base/process/shortage.h"
 #include "gradwire/tools/inspect/trace/chrome_trace.h"
+#include "gradwire/tools/inspect/trace/flight_trace.h"
 
 namespace gradwire::inspect {
 namespace {
 
 absl::Status write_file(const std::string& path, absl::string_view text) {
   const Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  while (fd.valid() && !text.empty()) {
-    const ssize_t put = ::write(fd.get(), text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) break;
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-  if (fd.valid() && text.empty()) return absl::OkStatus();
-  return errno_status(absl::StrCat("cannot write the trace ", path), errno);
+  if (fd.valid() && write_all(fd.get(), text)) return absl::OkStatus();
+  return system_status(absl::StrCat("cannot write the trace ", path), errno);
 }
 
 // The largest error of those clocks that are known.

@@ -8,7 +8,7 @@
 
 namespace gradwire::inspect {
 
-// Aligns the clocks of the workers (align_workers.h), and writes one trace (chrome_trace.h) to the file
+// Aligns the clocks of the workers (flight_trace.h), and writes one trace (chrome_trace.h) to the file
 // `path`, which only this user can read, in place of an earlier one. Returns lines for the user, without
 // their ends: what was written, how exact the clocks are, and what is missing. Errors: those of the file
 // system, with the path.

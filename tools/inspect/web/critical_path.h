@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/tools/inspect/trace/align_workers.h"
+#include "gradwire/tools/inspect/trace/flight_trace.h"
 #include "gradwire/tools/inspect/trace/trace_span.h"
 
 namespace gradwire::inspect {

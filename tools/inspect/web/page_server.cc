@@ -6,18 +6,52 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/base/process/start_thread.h"
+#include "gradwire/security/setup/make_credentials.h"
 #include "gradwire/security/token/random_bytes.h"
-#include "gradwire/tools/inspect/dump/flight_paths.h"
-#include "gradwire/tools/inspect/trace/align_workers.h"
+#include "gradwire/tools/inspect/dump/flight_file.h"
 #include "gradwire/tools/inspect/trace/flight_trace.h"
-#include "gradwire/tools/inspect/web/page_http.h"
+#include "gradwire/tools/inspect/web/page.h"
 #include "gradwire/tools/inspect/web/page_json.h"
 
 namespace gradwire::inspect {
+
+absl::StatusOr<std::unique_ptr<transport::HttpServer>> start_page_http(const std::string& listen,
+                                                                       bool insecure,
+                                                                       const security::Secret& token,
+                                                                       std::function<std::string()> data) {
+  if (absl::StartsWith(listen, "unix:")) {
+    return absl::InvalidArgumentError(absl::StrCat("malformed address of the page: got \"", listen,
+                                                   "\", expected \"HOST:PORT\", which a browser can open"));
+  }
+  const transport::HttpOptions options = {
+      .address = listen,
+      .insecure = insecure,
+      .consent = "--insecure",
+      .headers = {{"Content-Security-Policy", page_policy()},
+                  {"Referrer-Policy", "no-referrer"},
+                  {"X-Frame-Options", "DENY"},
+                  {"Cross-Origin-Opener-Policy", "same-origin"},
+                  {"Cross-Origin-Resource-Policy", "same-origin"}},
+      .only_own_host = true,
+  };
+  using TokenIn = transport::HttpPage::TokenIn;
+  return transport::HttpServer::start(options, {{"/",
+                                                 {.type = "text/html; charset=utf-8",
+                                                  .make = [] { return page_html(); },
+                                                  .token = token,
+                                                  .token_in = TokenIn::kQuery}},
+                                                {"/data",
+                                                 {.type = "application/json",
+                                                  .make = std::move(data),
+                                                  .token = token,
+                                                  .token_in = TokenIn::kHeader}}});
+}
+
 namespace {
 
 constexpr std::size_t kTokenBytes = 24;
@@ -48,8 +82,11 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::start(const Options& opt
   GRADWIRE_ASSIGN_OR_RETURN(
       server->server_, start_page_http(options.listen, options.insecure_page, security::Secret(self.token_),
                                        [&self] { return self.data(); }));
-  server->reader_ = std::make_unique<BackgroundReader>(
-      options, [&self](const Report* report, const std::string& status) { self.on_reading(report, status); });
+  GRADWIRE_ASSIGN_OR_RETURN(
+      server->reader_,
+      make_with_threads<BackgroundReader>(options, [&self](const Report* report, const std::string& status) {
+        self.on_reading(report, status);
+      }));
   return server;
 }
 

@@ -1,19 +1,29 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/tools/inspect/background_reader.h"
-#include "gradwire/tools/inspect/options.h"
+#include "gradwire/security/secret.h"
+#include "gradwire/tools/inspect/input/background_reader.h"
+#include "gradwire/tools/inspect/input/options.h"
 #include "gradwire/tools/inspect/view/report.h"
 #include "gradwire/tools/inspect/web/critical_path.h"
 #include "gradwire/tools/inspect/web/history.h"
 #include "gradwire/transport/http/http_server.h"
 
 namespace gradwire::inspect {
+
+// Serves the page at "/", with the token in the query, and its data at "/data", with the token in a header.
+// Nothing else. `data` returns JSON, and runs on the server's thread. Errors: InvalidArgument for an address
+// that is not "HOST:PORT"; those of HttpServer::start().
+absl::StatusOr<std::unique_ptr<transport::HttpServer>> start_page_http(const std::string& listen,
+                                                                       bool insecure,
+                                                                       const security::Secret& token,
+                                                                       std::function<std::string()> data);
 
 // Reads a job again and again, and serves a page about it, at Options::listen. The page and its data need the
 // token, which is new for each server. Requests are answered from the last reading, so their number does not

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gradwire/tools/inspect/options.h"
+#include "gradwire/tools/inspect/input/options.h"
 
 namespace gradwire::inspect {
 

@@ -13,10 +13,31 @@
 #include "absl/time/time.h"
 #include "gradwire/base/log/progress.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/store/store.h"
-#include "gradwire/tools/launch/arrivals/meeting.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::tools {
+
+// The first group of all workers of a round, as the store shows it (store/formation/formation_record.h).
+struct Meeting {
+  enum class State : uint8_t {
+    // No worker has come to such a group.
+    kNone,
+    // Some workers have come and wait for the others.
+    kGoingOn,
+    // The group is complete, or was refused.
+    kOver,
+  };
+
+  State state = State::kNone;
+  // kGoingOn: the ranks that have come, in ascending order.
+  std::vector<int> arrived;
+};
+
+// Reads it from the workers' store. Groups of another size than `world_size` are ignored. Of several groups
+// that form at the same time it returns the one to which most workers have come. Takes at most `timeout`.
+// Errors: those of the store.
+absl::StatusOr<Meeting> read_meeting(store::Store& store, int64_t round, int world_size,
+                                     absl::Duration timeout);
 
 // Shows which workers of this node have not come to the job's store yet, while others wait there for them. It
 // says nothing about a program whose workers do not meet in the store.

@@ -15,9 +15,8 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/recorded_progress.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/init_method.h"
+#include "gradwire/store/init/init_method.h"
 #include "gradwire/store/prefix_store.h"
-#include "gradwire/tools/launch/arrivals/meeting.h"
 
 namespace gradwire::tools {
 namespace {

@@ -8,12 +8,13 @@
 #include <cerrno>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::tools {
 
 absl::StatusOr<Pipe> make_pipe() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return errno_status("cannot create a pipe", errno);
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_status("cannot create a pipe", errno);
   return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
@@ -25,36 +26,18 @@ ssize_t read_retrying(int fd, void* data, size_t size) {
   return got;
 }
 
-ssize_t write_retrying(int fd, const void* data, size_t size) {
-  ssize_t put = 0;
-  do {
-    put = write(fd, data, size);
-  } while (put < 0 && errno == EINTR);
-  return put;
-}
-
-// For blocking descriptors: it would return false when a non-blocking one is full.
-bool write_all(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = write_retrying(fd, bytes.data(), bytes.size());
-    if (put < 0) return false;
-    bytes.remove_prefix(put);
-  }
-  return true;
-}
-
 absl::StatusOr<Pipe> make_terminal() {
   Pipe terminal;
   terminal.read_end = Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   const int master = terminal.read_end.get();
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
-    return errno_status("cannot create a pseudo terminal", errno);
+    return system_status("cannot create a pseudo terminal", errno);
   }
   // Open it by the descriptor, not by its name: /dev/pts may belong to another instance here.
   terminal.write_end = Descriptor(ioctl(master, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
   termios mode{};
   if (!terminal.write_end.valid() || tcgetattr(terminal.write_end.get(), &mode) != 0) {
-    return errno_status("cannot open a pseudo terminal", errno);
+    return system_status("cannot open a pseudo terminal", errno);
   }
   // Raw mode: the terminal must not change the bytes, for example newlines into carriage return and newline.
   cfmakeraw(&mode);

@@ -7,22 +7,22 @@
 
 namespace gradwire::tools {
 
-absl::StatusOr<EventLoop> EventLoop::create() {
+absl::StatusOr<FdLoop> FdLoop::create() {
   GRADWIRE_ASSIGN_OR_RETURN(Epoll epoll, Epoll::create());
-  return EventLoop(std::move(epoll));
+  return FdLoop(std::move(epoll));
 }
 
-absl::Status EventLoop::add(int fd, uint32_t events, Callback callback) {
+absl::Status FdLoop::add(int fd, uint32_t events, Callback callback) {
   GRADWIRE_RETURN_IF_ERROR(epoll_.add(fd, events, static_cast<uint64_t>(fd)));
   callbacks_[fd] = std::make_shared<Callback>(std::move(callback));
   return absl::OkStatus();
 }
 
-void EventLoop::remove(int fd) {
+void FdLoop::remove(int fd) {
   if (callbacks_.erase(fd) > 0) epoll_.remove(fd);
 }
 
-void EventLoop::run_once(absl::Duration timeout) {
+void FdLoop::run_once(absl::Duration timeout) {
   epoll_event events[64];
   // Round up: waking a moment too early would make the caller spin until its deadline.
   const int64_t milliseconds = absl::ToInt64Milliseconds(

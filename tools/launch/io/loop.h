@@ -14,11 +14,11 @@ namespace gradwire::tools {
 
 // Waits for events on descriptors and runs their callbacks on the thread that calls run_once(). For one
 // thread only. Does not own the descriptors; the caller that adds one must remove it before closing it.
-class EventLoop {
+class FdLoop {
  public:
   using Callback = std::function<void(uint32_t events)>;
 
-  static absl::StatusOr<EventLoop> create();
+  static absl::StatusOr<FdLoop> create();
 
   // Adds a descriptor. `events` are those of epoll (EPOLLIN, EPOLLOUT; 0: only errors and hang-ups),
   // level-triggered. Errors are those of Epoll::add().
@@ -30,7 +30,7 @@ class EventLoop {
   void run_once(absl::Duration timeout);
 
  private:
-  explicit EventLoop(Epoll epoll) : epoll_(std::move(epoll)) {}
+  explicit FdLoop(Epoll epoll) : epoll_(std::move(epoll)) {}
 
   Epoll epoll_;
   // Shared, so that a callback that removes itself exists until it returns.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/log/log.h"
 #include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
@@ -19,7 +19,7 @@ constexpr size_t kMaxBytesAtClose = 1 << 20;
 
 }  // namespace
 
-StreamPump::StreamPump(EventLoop& loop, Descriptor pipe, Targets targets)
+StreamPump::StreamPump(FdLoop& loop, Descriptor pipe, Targets targets)
     : loop_(loop), pipe_(std::move(pipe)), targets_(std::move(targets)) {
   // Only the launcher's end is made non-blocking. The worker's end keeps the mode that the worker expects.
   fcntl(pipe_.get(), F_SETFL, fcntl(pipe_.get(), F_GETFL) | O_NONBLOCK);

@@ -19,7 +19,7 @@ class StreamPump {
     OutputSink* sink = nullptr;                         // Null without a sink.
     LinePrefixer lines = LinePrefixer::pass_through();  // For the sink.
   };
-  StreamPump(EventLoop& loop, Descriptor pipe, Targets targets);
+  StreamPump(FdLoop& loop, Descriptor pipe, Targets targets);
   ~StreamPump();
   StreamPump(const StreamPump&) = delete;
   StreamPump& operator=(const StreamPump&) = delete;
@@ -36,7 +36,7 @@ class StreamPump {
   void take(absl::string_view bytes);
   void finish();
 
-  EventLoop& loop_;
+  FdLoop& loop_;
   Descriptor pipe_;
   Targets targets_;
   bool paused_ = false;

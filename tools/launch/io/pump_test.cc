@@ -68,7 +68,7 @@ TEST(LinePrefixer, LinesThatPassThroughAreUnchanged) {
 // A fixture whose output pipe is read only when the test calls take().
 class Pumping : public ::testing::Test {
  protected:
-  Pumping() : loop_(*EventLoop::create()), output_(*make_pipe()), input_(*make_pipe()) {
+  Pumping() : loop_(*FdLoop::create()), output_(*make_pipe()), input_(*make_pipe()) {
     signal(SIGPIPE, SIG_IGN);
     fcntl(input_.write_end.get(), F_SETFL, O_NONBLOCK);
     fcntl(output_.read_end.get(), F_SETFL, O_NONBLOCK);
@@ -81,7 +81,7 @@ class Pumping : public ::testing::Test {
     return text;
   }
 
-  EventLoop loop_;
+  FdLoop loop_;
   Pipe output_;
   Pipe input_;
 };

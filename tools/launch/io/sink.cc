@@ -9,7 +9,7 @@
 
 namespace gradwire::tools {
 
-OutputSink::OutputSink(EventLoop& loop, int fd) : loop_(loop), fd_(fd) {
+OutputSink::OutputSink(FdLoop& loop, int fd) : loop_(loop), fd_(fd) {
   const absl::Status added = loop_.add(fd_, 0, [this](uint32_t) { write_some(); });
   plain_file_ = !added.ok();
   // Wait for it only while something is pending: a reader that has ended would wake the loop all the time.

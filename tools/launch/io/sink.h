@@ -16,7 +16,7 @@ namespace gradwire::tools {
 // sink.
 class OutputSink {
  public:
-  OutputSink(EventLoop& loop, int fd);
+  OutputSink(FdLoop& loop, int fd);
   ~OutputSink();
   OutputSink(const OutputSink&) = delete;
   OutputSink& operator=(const OutputSink&) = delete;
@@ -37,7 +37,7 @@ class OutputSink {
   size_t next_piece() const;
   void wait_for_room(bool wait);
 
-  EventLoop& loop_;
+  FdLoop& loop_;
   const int fd_;
   bool plain_file_ = false;  // Always writable; written to directly.
   bool waiting_ = false;

@@ -17,7 +17,7 @@ std::string read_some(const Pipe& pipe) {
 }
 
 TEST(OutputSink, WritesWhenTheDescriptorHasRoom) {
-  auto loop = EventLoop::create();
+  auto loop = FdLoop::create();
   ASSERT_TRUE(loop.ok()) << loop.status();
   const auto pipe = make_pipe();
   ASSERT_TRUE(pipe.ok()) << pipe.status();
@@ -31,7 +31,7 @@ TEST(OutputSink, WritesWhenTheDescriptorHasRoom) {
 
 // The launcher waits at its end until its sinks are empty.
 TEST(OutputSink, WritesAtOnceIfTheLoopCannotWaitForTheDescriptor) {
-  auto loop = EventLoop::create();
+  auto loop = FdLoop::create();
   ASSERT_TRUE(loop.ok()) << loop.status();
   const auto pipe = make_pipe();
   ASSERT_TRUE(pipe.ok()) << pipe.status();

@@ -43,16 +43,16 @@ class LaunchJob {
   absl::StatusOr<int> run();
 
  private:
-  // The parts that can fail to start.
-  struct Parts {
+  // The setup that can fail to start.
+  struct Setup {
     JobSecurity security;
     Announcement announcement;
     JobMetrics metrics;
     ProcessReaper reaper;
     LaunchSignals signals;
-    EventLoop loop;
+    FdLoop loop;
   };
-  LaunchJob(LaunchOptions options, std::string run_id, Parts parts);
+  LaunchJob(LaunchOptions options, std::string run_id, Setup setup);
 
   absl::Status prepare();
   // Opens the stores of the rendezvous. Retries for join_timeout if a host cannot be found; a signal ends
@@ -91,7 +91,7 @@ class LaunchJob {
   std::unique_ptr<JobPage> page_;      // nullptr without --page.
   ProcessReaper reaper_;
   LaunchSignals signals_;
-  EventLoop loop_;
+  FdLoop loop_;
   WorkerOutputs outputs_;
   // The command for the workers. With several nodes an error in it is reported only when a round starts; it
   // then ends the round, so that all nodes learn of it.

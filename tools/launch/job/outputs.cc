@@ -68,7 +68,7 @@ absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const
 
 }  // namespace
 
-WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
+WorkerOutputs::WorkerOutputs(FdLoop& loop, const LaunchOptions& options,
                              std::function<absl::StatusOr<Pipe>()> make_terminal)
     : loop_(loop),
       options_(options),
@@ -107,8 +107,8 @@ absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, const WorkerPla
   const std::string prefix = options_.line_prefix.empty()
                                  ? absl::StrCat("[", local_name(options_.roles, local_rank), "]:")
                                  : expand_name_pattern(options_.line_prefix, place);
-  const Stream out{round, local_rank, prefix, options_.streams.out_of(local_rank), /*is_error=*/false};
-  const Stream err{round, local_rank, prefix, options_.streams.err_of(local_rank), /*is_error=*/true};
+  const OutputStream out{round, local_rank, prefix, options_.streams.out_of(local_rank), /*is_error=*/false};
+  const OutputStream err{round, local_rank, prefix, options_.streams.err_of(local_rank), /*is_error=*/true};
   WorkerStreams streams;
   GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(out, streams.terminal));
   const bool same_target = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
@@ -123,7 +123,7 @@ absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, const WorkerPla
   return streams;
 }
 
-absl::StatusOr<Descriptor> WorkerOutputs::open_stream(const Stream& stream, bool& terminal) {
+absl::StatusOr<Descriptor> WorkerOutputs::open_stream(const OutputStream& stream, bool& terminal) {
   if (!stream.route.console && !stream.route.file) {
     Descriptor nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (!nothing.valid()) return errno_status("cannot open /dev/null", errno);
@@ -156,7 +156,7 @@ std::string WorkerOutputs::error_file(int64_t round, int local_rank) const {
   return directory.ok() ? absl::StrCat(*directory, "/error.json") : "";
 }
 
-absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
+absl::StatusOr<Descriptor> WorkerOutputs::open_file(const OutputStream& stream) {
   GRADWIRE_ASSIGN_OR_RETURN(const std::string directory, make_directory(stream.round, stream.local_rank));
   const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
   // Append, so that a worker that opens the file again does not overwrite its own lines.
@@ -165,7 +165,7 @@ absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
   return file;
 }
 
-Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) {
+Descriptor WorkerOutputs::open_terminal(const OutputStream& stream, Descriptor& file) {
   if (!options_.line_buffered || stream.is_error) return Descriptor();
   // No pseudo terminal is needed if the launcher's own output is a terminal.
   if (!stream.route.file && isatty(STDOUT_FILENO)) return Descriptor();
@@ -184,7 +184,7 @@ Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) 
   return std::move(terminal->write_end);
 }
 
-void WorkerOutputs::pump(const Stream& stream, Descriptor source, Descriptor file) {
+void WorkerOutputs::pump(const OutputStream& stream, Descriptor source, Descriptor file) {
   StreamPump::Targets targets;
   // A teed line gets the worker's name as prefix. A line that goes only to the launcher's own stream is not
   // changed.

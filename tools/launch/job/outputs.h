@@ -40,7 +40,7 @@ struct WorkerStreams {
 class WorkerOutputs {
  public:
   // `make_terminal` creates pseudo terminals.
-  WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
+  WorkerOutputs(FdLoop& loop, const LaunchOptions& options,
                 std::function<absl::StatusOr<Pipe>()> make_terminal = &tools::make_terminal);
   ~WorkerOutputs();
 
@@ -67,7 +67,7 @@ class WorkerOutputs {
   bool flushed() const;
 
  private:
-  struct Stream {
+  struct OutputStream {
     int64_t round;
     int local_rank;
     std::string prefix;  // The prefix of teed lines.
@@ -77,15 +77,15 @@ class WorkerOutputs {
 
   // Creates the directory of one worker. Unavailable if that fails.
   absl::StatusOr<std::string> make_directory(int64_t round, int local_rank) const;
-  absl::StatusOr<Descriptor> open_stream(const Stream& stream, bool& terminal);
-  absl::StatusOr<Descriptor> open_file(const Stream& stream);
+  absl::StatusOr<Descriptor> open_stream(const OutputStream& stream, bool& terminal);
+  absl::StatusOr<Descriptor> open_file(const OutputStream& stream);
   // Returns a descriptor that is not valid if a pseudo terminal is not wanted for the stream, or cannot be
   // created.
-  Descriptor open_terminal(const Stream& stream, Descriptor& file);
-  void pump(const Stream& stream, Descriptor source, Descriptor file);
+  Descriptor open_terminal(const OutputStream& stream, Descriptor& file);
+  void pump(const OutputStream& stream, Descriptor source, Descriptor file);
   OutputSink& sink(bool is_error) { return is_error && error_sink_ ? *error_sink_ : output_sink_; }
 
-  EventLoop& loop_;
+  FdLoop& loop_;
   const LaunchOptions& options_;
   const std::function<absl::StatusOr<Pipe>()> make_terminal_;
   bool warned_ = false;  // Whether the user was warned that no pseudo terminal can be created.

@@ -21,7 +21,7 @@ namespace {
 // lines.
 class Outputs : public ::testing::Test {
  protected:
-  Outputs() : loop_(*EventLoop::create()), path_(::testing::TempDir() + "/outputs.err") {
+  Outputs() : loop_(*FdLoop::create()), path_(::testing::TempDir() + "/outputs.err") {
     fflush(stderr);
     saved_ = Descriptor(dup(STDERR_FILENO));
     FILE* file = fopen(path_.c_str(), "w");
@@ -41,7 +41,7 @@ class Outputs : public ::testing::Test {
     return text.str();
   }
 
-  EventLoop loop_;
+  FdLoop loop_;
   LaunchOptions options_;
   std::string path_;
   Descriptor saved_;

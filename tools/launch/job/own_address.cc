@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/calls/endpoint.h"
 #include "gradwire/tools/launch/io/fd.h"
-#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/socket/address.h"
 
 namespace gradwire::tools {
 

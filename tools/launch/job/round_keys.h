@@ -3,7 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/store/store.h"
+#include "gradwire/store/interface/store.h"
 
 namespace gradwire::tools {
 

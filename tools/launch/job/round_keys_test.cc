@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gradwire/base/manual_clock.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/memory/forwarding_store.h"
+#include "gradwire/store/interface/forwarding_store.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::tools {

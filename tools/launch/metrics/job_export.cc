@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/name.h"
+#include "gradwire/base/process/start_thread.h"
 #include "gradwire/rpc/otlp/collector_options.h"
 #include "gradwire/rpc/otlp/otlp_reader.h"
 
@@ -46,17 +47,19 @@ absl::StatusOr<std::unique_ptr<JobExport>> JobExport::start(const std::string& e
   };
   GRADWIRE_ASSIGN_OR_RETURN(rpc::CollectorOptions options, rpc::resolve({.endpoint = endpoint}, environment));
   std::string address = options.address;
-  return std::unique_ptr<JobExport>(
-      new JobExport(std::move(address), {.options = std::move(options),
-                                         .source = [&metrics, host] { return read(metrics, host); },
-                                         .registry = metrics.registry(),
-                                         .worker = "launch"}));
+  return made_with_threads([&] {
+    return std::unique_ptr<JobExport>(
+        new JobExport(std::move(address), {.options = std::move(options),
+                                           .source = [&metrics, host] { return read(metrics, host); },
+                                           .registry = metrics.registry(),
+                                           .worker = "launch"}));
+  });
 }
 
-JobExport::JobExport(std::string address, rpc::MetricsExporter::Parts parts)
-    : address_(std::move(address)), exporter_(std::move(parts)) {}
+JobExport::JobExport(std::string address, rpc::MetricsExporter::Setup setup)
+    : address_(std::move(address)), exporter_(std::move(setup)) {}
 
-void JobExport::end(EventLoop& loop, absl::FunctionRef<bool()> stopped) {
+void JobExport::end(FdLoop& loop, absl::FunctionRef<bool()> stopped) {
   while (!stopped()) {
     if (exporter_.stop_within(kTurn)) return;
     loop.run_once(absl::ZeroDuration());

@@ -27,10 +27,10 @@ class JobExport {
   const std::string& address() const { return address_; }
   // Exports a last time, and serves the events of `loop` meanwhile. When `stopped` is true, the export is
   // ended.
-  void end(EventLoop& loop, absl::FunctionRef<bool()> stopped);
+  void end(FdLoop& loop, absl::FunctionRef<bool()> stopped);
 
  private:
-  JobExport(std::string address, rpc::MetricsExporter::Parts parts);
+  JobExport(std::string address, rpc::MetricsExporter::Setup setup);
 
   const std::string address_;
   rpc::MetricsExporter exporter_;

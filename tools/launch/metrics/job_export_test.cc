@@ -39,7 +39,7 @@ std::string links(const std::string& name, uint64_t count) {
 }
 
 void end(JobExport& exported) {
-  absl::StatusOr<EventLoop> loop = EventLoop::create();
+  absl::StatusOr<FdLoop> loop = FdLoop::create();
   ASSERT_TRUE(loop.ok()) << loop.status();
   exported.end(*loop, [] { return false; });
 }
@@ -104,7 +104,7 @@ TEST(JobExport, LastExportEndsWhenItIsStopped) {
   ASSERT_TRUE(job->serve().ok());
   auto exported = JobExport::start(collector.endpoint(), "job7", "host1", *job);
   ASSERT_TRUE(exported.ok()) << exported.status();
-  absl::StatusOr<EventLoop> loop = EventLoop::create();
+  absl::StatusOr<FdLoop> loop = FdLoop::create();
   ASSERT_TRUE(loop.ok()) << loop.status();
   (*exported)->end(*loop, [&] { return collector.count() > 0; });
   EXPECT_EQ(job->registry()->counter(metrics::Metric::kOtlpExports, {"failed"}).value(), 1u);

@@ -16,6 +16,14 @@
 
 namespace gradwire::tools {
 
+// Asks the HTTP servers at these sockets of the file system for /metrics, all at the same time, and returns
+// their answers in the order of `paths`. Returns after `limit` at the latest. Errors: Unavailable if nobody
+// listens there; DeadlineExceeded if the answer is not complete by then, or if the server accepts no
+// connections; ResourceExhausted if it has more
+// than `most_bytes`; Internal if it is not a page.
+std::vector<absl::StatusOr<std::string>> scrape(const std::vector<std::string>& paths, absl::Duration limit,
+                                                std::size_t most_bytes = std::size_t{16} << 20);
+
 // The metrics of the job on this node: those of the launcher, and those of its workers, which it asks for
 // them when somebody asks the launcher. Each worker serves them on a socket in a folder of its own, which
 // only this user can enter.

@@ -14,7 +14,6 @@
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/metrics/testing/strict_text.h"
-#include "gradwire/tools/launch/metrics/scrape.h"
 #include "gradwire/transport/http/http_server.h"
 #include "gradwire/transport/http/testing/http_client.h"
 #include "gradwire/transport/process_counts.h"

@@ -1,5 +1,3 @@
-#include "gradwire/tools/launch/options/option_security.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "gradwire/tools/launch/options/option_table.h"
 #include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {

@@ -5,13 +5,34 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "gradwire/tools/launch/options/option_security.h"
 #include "gradwire/tools/launch/options/option_values.h"
 #include "gradwire/tools/launch/options/options.h"
+#include "gradwire/tools/launch/options/security.h"
 
 namespace gradwire::tools {
+
+// The options of security that were given. An empty text or false: not given.
+struct SecurityDraft {
+  bool insecure = false;
+  bool secure = false;
+  std::string token_file;
+  std::string certificate_file;
+  std::string key_file;
+  std::string authority_file;
+  std::string worker_certificate_file;
+  std::string worker_key_file;
+  std::string worker_name;
+  bool allow_unauthenticated_pytorch = false;
+};
+
+// Chooses how the job is protected: by the options, else by the GRADWIRE_ variables of the environment, else
+// by what the job needs (see LaunchSecurity::Kind). `options` has all its other values. InvalidArgument, with
+// the remedy, if the options contradict each other or do not suffice for a job on several hosts.
+absl::StatusOr<LaunchSecurity> resolve_security(SecurityDraft draft, const Variables& variable,
+                                                const LaunchOptions& options);
 
 // The options given so far. Defaults are resolved later, because they may depend on other options.
 struct OptionDraft {
@@ -59,8 +80,5 @@ const OptionRow* find_option(char letter);
 
 // Returns what to use instead of an option that only torchrun has; empty for any other name.
 absl::string_view replacement_of_option(absl::string_view name);
-
-// Fills in the defaults, and checks all options together.
-absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft);
 
 }  // namespace gradwire::tools

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/calls/endpoint.h"
 #include "gradwire/tools/launch/options/layout.h"
 
 namespace gradwire::tools {

@@ -1,7 +1,7 @@
 #include "gradwire/tools/launch/page/job_page.h"
 
 #include "gradwire/base/error.h"
-#include "gradwire/tools/inspect/options.h"
+#include "gradwire/tools/inspect/input/options.h"
 
 namespace gradwire::tools {
 

@@ -5,12 +5,14 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gradwire/tools/launch/io/fd.h"
-#include "gradwire/tools/launch/process/reaper_messages.h"
 
 namespace gradwire::tools {
 namespace {
@@ -102,6 +103,37 @@ TEST_F(Reaping, EndingOfAWorkerIsReported) {
   reaper_->signal_group(runs.pid, SIGTERM);
   EXPECT_EQ(await_end(runs).signal, SIGTERM);
   EXPECT_TRUE(reaper_->end_rest(SIGTERM));
+}
+
+// The pid of the reaper: the parent of a worker.
+pid_t reaper_of(pid_t worker) {
+  std::ifstream status(absl::StrCat("/proc/", worker, "/stat"));
+  std::string text;
+  std::getline(status, text);
+  pid_t parent = 0;
+  char state = 0;
+  std::istringstream(text.substr(text.rfind(')') + 1)) >> state >> parent;
+  return parent;
+}
+
+TEST_F(Reaping, WithoutDescriptorsAWorkerDoesNotStartAndTheOthersGoOn) {
+  const ProcessReaper::Started runs = start("echo; exec sleep 1000");
+  line();
+  const pid_t reaper = reaper_of(runs.pid);
+  rlimit before = {};
+  ASSERT_EQ(prlimit(reaper, RLIMIT_NOFILE, nullptr, &before), 0);
+  rlimit none = before;
+  // Enough to wait for its socket, and for no descriptor that it receives.
+  none.rlim_cur = 4;
+  ASSERT_EQ(prlimit(reaper, RLIMIT_NOFILE, &none, nullptr), 0);
+  const absl::Status failed = try_start({"sh", "-c", "exit 0"}).status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kResourceExhausted) << failed;
+  EXPECT_NE(failed.message().find("RLIMIT_NOFILE"), std::string::npos) << failed;
+  ASSERT_EQ(prlimit(reaper, RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_EQ(await_end(start("exit 3")).exit_code(), 3);
+  EXPECT_FALSE(reaper_->ending(runs.pid).has_value());
+  reaper_->signal_group(runs.pid, SIGTERM);
+  EXPECT_EQ(await_end(runs).signal, SIGTERM);
 }
 
 TEST_F(Reaping, ArgumentsAndEnvironmentArriveUnchanged) {
@@ -238,14 +270,20 @@ bool reaches_its_end(Pipe& pipe) {
 }
 
 TEST(StoppedReaper, IsKilledWithWorkersAndLauncherWhenItDoesNotAnswer) {
-  Pipe pipe = *make_pipe();
+  // The process that ends is a fork, in which objects of this one would be empty.
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   EXPECT_EXIT(
       {
+        Pipe pipe;
+        pipe.read_end = Descriptor(ends[0]);
+        pipe.write_end = Descriptor(ends[1]);
         ProcessReaper reaper = *ProcessReaper::start({.timeout = absl::Milliseconds(300)});
         const pid_t worker = start_and_stop(reaper, pipe);
         (void)reaper.ending(worker);
       },
       ::testing::KilledBySignal(SIGKILL), "parent process .* has not answered within 300ms");
+  Pipe pipe{Descriptor(ends[0]), Descriptor(ends[1])};
   EXPECT_TRUE(reaches_its_end(pipe));
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 class Supervising : public ::testing::Test {
  protected:
-  Supervising() : reaper_(*ProcessReaper::start()), loop_(*EventLoop::create()) {}
+  Supervising() : reaper_(*ProcessReaper::start()), loop_(*FdLoop::create()) {}
 
   void start_supervisor(absl::Duration grace_period = absl::Seconds(60)) {
     supervisor_.emplace(
@@ -51,7 +51,7 @@ class Supervising : public ::testing::Test {
   }
 
   ProcessReaper reaper_;
-  EventLoop loop_;
+  FdLoop loop_;
   std::optional<Supervisor> supervisor_;
   std::string logged_;
   std::vector<int> failed_;

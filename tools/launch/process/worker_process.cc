@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/fork.h"
 #include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
@@ -54,7 +55,7 @@ StartedProcess start_process(const WorkerStart& start) {
   const std::vector<char*> argv = pointers(start.command.argv);
   const std::vector<char*> environment = pointers(start.environment);
   const pid_t parent = getpid();
-  const pid_t pid = fork();
+  const pid_t pid = fork_with_objects();
   if (pid < 0) return {.fork_error = errno};
   if (pid == 0) become_worker(start, parent, error_pipe->write_end.get(), argv.data(), environment.data());
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,12 +12,92 @@
 #include "absl/time/time.h"
 #include "gradwire/tools/launch/rendezvous/beat_watch.h"
 #include "gradwire/tools/launch/rendezvous/record.h"
-#include "gradwire/tools/launch/rendezvous/round_times.h"
-#include "gradwire/tools/launch/rendezvous/round_workers.h"
 #include "gradwire/tools/launch/rendezvous/types.h"
 #include "gradwire/tools/launch/rendezvous/view.h"
 
 namespace gradwire::rendezvous {
+
+// Measures how long the nodes of a round have been joining, by this node's clock. Not thread-safe.
+class RoundTimes {
+ public:
+  RoundTimes(absl::Duration join_timeout, absl::Duration last_call_timeout)
+      : join_timeout_(join_timeout), last_call_timeout_(last_call_timeout) {}
+
+  // Updates the times from the current record.
+  void follow(const Record& record, bool takes_part, absl::Time now) {
+    const bool same_round = std::exchange(round_, record.round) == record.round;
+    const bool joining = record.phase == Phase::kJoining;
+    const bool enough = static_cast<int>(record.participants.size()) >= record.settings.min_nodes;
+    follow(joining && takes_part, same_round, now, joining_since_);
+    follow(joining && enough, same_round, now, enough_since_);
+  }
+
+  // Whether this node has been a participant of the joining round for join_timeout.
+  bool overdue(absl::Time now) const { return joining_since_ && now >= *joining_since_ + join_timeout_; }
+  // Whether the last call is over. It begins when there are min_nodes participants.
+  bool last_call_over(absl::Time now) const {
+    return last_call_timeout_ <= absl::ZeroDuration() ||
+           (enough_since_ && now >= *enough_since_ + last_call_timeout_);
+  }
+  // The next time at which overdue() or last_call_over() changes. After the last call the round waits for
+  // nodes to be ready, not for a time.
+  absl::Time next(absl::Time now) const {
+    absl::Time next = joining_since_ ? *joining_since_ + join_timeout_ : absl::InfiniteFuture();
+    if (enough_since_ && !last_call_over(now)) next = std::min(next, *enough_since_ + last_call_timeout_);
+    return next;
+  }
+
+ private:
+  static void follow(bool counts, bool same_round, absl::Time now, std::optional<absl::Time>& since) {
+    if (!counts || !same_round) since.reset();
+    if (counts && !since) since = now;
+  }
+
+  const absl::Duration join_timeout_;
+  const absl::Duration last_call_timeout_;
+  int64_t round_ = -1;
+  std::optional<absl::Time> joining_since_;
+  std::optional<absl::Time> enough_since_;
+};
+
+// This node's workers of one round: whether the launcher may have workers, what it must do with them, and
+// what it has reported about them. Not thread-safe.
+class RoundWorkers {
+ public:
+  explicit RoundWorkers(RoundStore store) : prepares_store_(store != RoundStore::kReady) {}
+
+  // From this call until ready() the launcher may have workers of the round that runs according to the
+  // record.
+  void engage(const View& view);
+  bool engaged() const { return engaged_; }
+  // The round of the last engage(); -1 before.
+  int64_t round() const { return info_.round; }
+
+  // Reports of the launcher; see Rendezvous. They return whether the report fits the launcher's last task
+  // (`last_kind`).
+  bool ready(RendezvousUpdate::Kind last_kind);
+  bool failed(const Failure& failure);
+  bool done();
+  bool store_ready(const Address& address);
+  void clear_reports();
+  // The first failure of a worker.
+  const std::optional<Failure>& failure() const { return failure_; }
+
+  // Writes the reports about the round into a RUNNING record.
+  void report(Record& next, int group_rank) const;
+  // Updates the launcher's task.
+  void update(RendezvousUpdate& update, const View& view);
+
+ private:
+  // Whether group rank 0 prepares the store before the workers start.
+  const bool prepares_store_;
+  bool engaged_ = false;
+  RoundInfo info_{.round = -1};
+  // Reports that are not in the record yet.
+  std::optional<Failure> failure_;
+  bool done_ = false;
+  std::optional<Address> served_;
+};
 
 // Options of one node.
 struct Options {
@@ -141,7 +223,7 @@ class Rendezvous {
   const std::string& id() const { return view_.me().id; }
 
  private:
-  // In rendezvous_steps.cc. Called after every event: advances the state and decides which change to propose.
+  // Called after every event: advances the state and decides which change to propose.
   void advance(absl::Time now);
   void advance_removed(absl::Time now);
   void advance_outside(absl::Time now);

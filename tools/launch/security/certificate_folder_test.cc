@@ -1,13 +1,12 @@
-#include "gradwire/tools/launch/security/certificate_folder.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
 
-#include "gradwire/security/make_credentials.h"
 #include "gradwire/security/security_options.h"
+#include "gradwire/security/setup/make_credentials.h"
+#include "gradwire/tools/launch/security/job_security.h"
 
 namespace gradwire::tools {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
-#include "gradwire/tools/inspect/dump/flight_paths.h"
+#include "gradwire/tools/inspect/dump/flight_file.h"
 #include "gradwire/tools/inspect/trace/flight_trace.h"
 #include "gradwire/tools/inspect/trace/write_trace.h"
 

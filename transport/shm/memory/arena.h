@@ -46,8 +46,11 @@ inline bool is_segment(const SegmentPacket& packet) {
          packet.bytes >= static_cast<absl::uint128>(packet.blocks) * (packet.block_bytes + kLineBytes);
 }
 
+inline std::size_t mark_offset(std::size_t block_bytes, std::size_t blocks, std::size_t index) {
+  return blocks * block_bytes + index * kLineBytes;
+}
 inline char* block_mark(char* segment, std::size_t block_bytes, std::size_t blocks, std::size_t index) {
-  return segment + blocks * block_bytes + index * kLineBytes;
+  return segment + mark_offset(block_bytes, blocks, index);
 }
 
 // Huge pages are worthwhile for large blocks.

@@ -58,22 +58,26 @@ std::size_t segment_bytes(std::size_t block_bytes) {
   return (blocks_in_segment(block_bytes) * (block_bytes + kLineBytes) + kPage - 1) / kPage * kPage;
 }
 
-// Sets the size of all segments of an arena, and adds the difference to that of all arenas.
-void set_mapped(const ArenaOwner::Options& options, std::size_t& mapped, std::size_t bytes) {
-  if (options.all_mapped_bytes != nullptr) {
-    options.all_mapped_bytes->fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(mapped),
-                                        std::memory_order_relaxed);
-  }
-  mapped = bytes;
-}
-
 }  // namespace
 
 ArenaOwner::ArenaOwner(Options options) : options_(std::move(options)) {}
 
 ArenaOwner::~ArenaOwner() {
   MutexLock lock(mutex_);
-  set_mapped(options_, mapped_bytes_, 0);
+  set_mapped_locked(0);
+}
+
+// Sets the size of all segments of this arena, and adds the difference to that of all arenas.
+void ArenaOwner::set_mapped_locked(std::size_t bytes) {
+  if (options_.all_mapped_bytes != nullptr) {
+    options_.all_mapped_bytes->fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(mapped_bytes_),
+                                         std::memory_order_relaxed);
+  }
+  if (options_.all_arenas != nullptr) {
+    options_.all_arenas->fetch_add(static_cast<int64_t>(bytes > 0) - static_cast<int64_t>(mapped_bytes_ > 0),
+                                   std::memory_order_relaxed);
+  }
+  mapped_bytes_ = bytes;
 }
 
 absl::optional<ArenaBlock> ArenaOwner::take(std::size_t size) {
@@ -167,24 +171,36 @@ void ArenaOwner::end_lease(uint64_t name, uint32_t lease) {
   release_locked(*segment, index, State::kFree);
 }
 
+std::size_t ArenaOwner::max_idle_locked() const {
+  if (unused_trims_ >= kTrimsUntilEmpty) return 0;
+  const int64_t arenas =
+      options_.all_arenas == nullptr ? 1 : options_.all_arenas->load(std::memory_order_relaxed);
+  return std::min(options_.max_idle_bytes,
+                  options_.max_idle_bytes_of_all / static_cast<std::size_t>(std::max<int64_t>(1, arenas)));
+}
+
 bool ArenaOwner::trim() {
   MutexLock lock(mutex_);
   if (closed_) return false;
   reclaim_all_locked();
   std::size_t idle = 0;
+  bool used = false;
   std::vector<Segment*> unused;
   for (const auto& [id, segment] : segments_) {
     if (segment->free_blocks == segment->blocks.size()) {
       idle += segment->memory.size();
       if (!segment->used_lately) unused.push_back(segment.get());
     }
+    used = used || segment->used_lately;
     segment->used_lately = false;
   }
+  unused_trims_ = used ? 0 : std::min(unused_trims_ + 1, kTrimsUntilEmpty);
+  const std::size_t max_idle = max_idle_locked();
   // The largest first, so that few segments are freed.
   std::sort(unused.begin(), unused.end(),
             [](const Segment* a, const Segment* b) { return a->memory.size() > b->memory.size(); });
   for (Segment* segment : unused) {
-    if (idle <= options_.max_idle_bytes) break;
+    if (idle <= max_idle) break;
     const std::size_t bytes = segment->memory.size();
     if (!drop_locked(*segment)) break;
     idle -= bytes;
@@ -195,7 +211,7 @@ bool ArenaOwner::trim() {
 void ArenaOwner::close() {
   MutexLock lock(mutex_);
   closed_ = true;
-  set_mapped(options_, mapped_bytes_, 0);
+  set_mapped_locked(0);
   classes_.clear();
   // Unmap what this process does not access any more. The receiver has its own mappings, so messages that
   // it has received stay valid. The last release_locked() of a segment frees the rest.
@@ -298,7 +314,7 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
   for (uint32_t i = 0; i < packet.blocks; ++i) {
     blocks.free.push_back({segment.get(), static_cast<uint32_t>(packet.blocks) - 1 - i});
   }
-  set_mapped(options_, mapped_bytes_, mapped_bytes_ + bytes);
+  set_mapped_locked(mapped_bytes_ + bytes);
   segments_.emplace(segment->id, std::move(segment));
   return true;
 }
@@ -312,7 +328,7 @@ bool ArenaOwner::drop_locked(Segment& segment) {
   free.erase(std::remove_if(free.begin(), free.end(),
                             [&segment](const BlockRef& block) { return block.segment == &segment; }),
              free.end());
-  set_mapped(options_, mapped_bytes_, mapped_bytes_ - segment.memory.size());
+  set_mapped_locked(mapped_bytes_ - segment.memory.size());
   segments_.erase(packet.segment);
   return true;
 }

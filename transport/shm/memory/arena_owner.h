@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
@@ -41,8 +42,12 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     std::size_t max_bytes = 0;
     // mapped_bytes() is added to it, with those of other arenas; may be nullptr.
     std::shared_ptr<std::atomic<int64_t>> all_mapped_bytes;
-    // Size of idle segments that trim() keeps.
+    // Counts the arenas that have mapped memory, this one and others; may be nullptr.
+    std::shared_ptr<std::atomic<int64_t>> all_arenas;
+    // Size of idle segments that trim() keeps: of this arena, and of all that are counted, which have equal
+    // shares.
     std::size_t max_idle_bytes = 0;
+    std::size_t max_idle_bytes_of_all = std::numeric_limits<std::size_t>::max();
     // Announce a segment to the peer, or retract it. They return false if that is not possible now. Called
     // with a lock held, never after close() has returned.
     std::function<bool(const SegmentPacket&, const Descriptor&)> announce;
@@ -70,8 +75,10 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   // receiver does not use such a block, or if it is smaller than `size`.
   absl::optional<Buffer> take_back(uint64_t name, std::size_t size);
 
-  // Frees segments that have not been used since the last trim(), down to max_idle_bytes. Returns whether any
-  // segments are left.
+  // After so many calls of trim() in which an arena was not used, it keeps no idle memory.
+  static constexpr int kTrimsUntilEmpty = 12;
+  // Frees segments that have not been used since the last trim(), down to the limits of idle memory. Returns
+  // whether any segments are left.
   bool trim();
   // Closes the arena: it provides no more blocks.
   void close();
@@ -113,7 +120,9 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     std::shared_ptr<ArenaOwner> arena;
     uint64_t name;
     uint32_t lease;
-    void operator()(void*) const { arena->end_lease(name, lease); }
+    void operator()(void*) const {
+      if (arena->mark_.here()) arena->end_lease(name, lease);
+    }
   };
   struct Lease {
     void* data;
@@ -135,6 +144,8 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   bool has_room_locked(std::size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool drop_locked(Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Segment* find_locked(uint64_t name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::size_t max_idle_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void set_mapped_locked(std::size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the use of a block by this process; `state` is its new state, kSent or kFree.
   void release_locked(Segment& segment, uint32_t index, State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void end_lease(uint64_t name, uint32_t lease);
@@ -148,11 +159,14 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   }
 
   const Options options_;
+  const ProcessMark mark_;
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t next_segment_ ABSL_GUARDED_BY(mutex_) = 1;
   std::size_t mapped_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Number of consecutive calls of trim() before which no segment was used.
+  int unused_trims_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint32_t, std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(mutex_);
   std::map<int, SizeClass> classes_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,4 +1,7 @@
+#include <atomic>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,9 +17,8 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 // Connects the two sides of an arena directly.
 class Arena : public ::testing::Test {
  protected:
-  void make(std::size_t max_bytes, std::size_t max_idle_bytes = 0) {
+  void make(std::size_t max_bytes, std::size_t max_idle_bytes = 0, ArenaOwner::Options options = {}) {
     peer_ = std::make_unique<ArenaPeer>(max_bytes);
-    ArenaOwner::Options options;
     options.max_bytes = max_bytes;
     options.max_idle_bytes = max_idle_bytes;
     options.announce = [this](const SegmentPacket& packet, const Descriptor& memory) {
@@ -41,11 +43,12 @@ class Arena : public ::testing::Test {
     if (!block.has_value()) return Buffer();
     std::memset(block->data, byte, size);
     owner_->commit(*block);
-    auto buffer = peer_->take(block->name, size);
+    auto buffer = peer_->take(block->name, size, pool_);
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     return buffer.ok() ? *buffer : Buffer();
   }
 
+  BufferPool pool_;
   std::unique_ptr<ArenaPeer> peer_;
   std::shared_ptr<ArenaOwner> owner_;
   bool announcements_fail_ = false;
@@ -103,7 +106,7 @@ TEST_F(Arena, ArenaIsExhaustedWhenTheReceiverKeepsAllBlocks) {
   std::vector<Buffer> kept;
   while (auto block = owner_->take(kMiB)) {
     owner_->commit(*block);
-    kept.push_back(*peer_->take(block->name, kMiB));
+    kept.push_back(*peer_->take(block->name, kMiB, pool_));
     ASSERT_LT(kept.size(), 20);
   }
   EXPECT_GE(kept.size(), 8);
@@ -161,6 +164,50 @@ TEST_F(Arena, IdleMemoryUpToTheLimitIsKept) {
   EXPECT_LE(owner_->mapped_bytes(), 3 * kMiB);
 }
 
+TEST_F(Arena, ArenasShareALimitOfIdleMemory) {
+  ArenaOwner::Options options;
+  options.all_mapped_bytes = std::make_shared<std::atomic<int64_t>>(0);
+  options.all_arenas = std::make_shared<std::atomic<int64_t>>(0);
+  options.max_idle_bytes_of_all = 10 * kMiB;
+  std::vector<std::pair<std::unique_ptr<ArenaPeer>, std::shared_ptr<ArenaOwner>>> arenas;
+  const auto trim_all = [&] {
+    for (const auto& [peer, owner] : arenas) {
+      // The fixture passes packets to the current peer.
+      peer_.reset(peer.get());
+      owner->trim();
+      (void)peer_.release();
+    }
+  };
+  for (int i = 0; i < 20; ++i) {
+    make(64 * kMiB, 4 * kMiB, options);
+    pass(kMiB, i);
+    arenas.emplace_back(std::move(peer_), std::move(owner_));
+  }
+  EXPECT_EQ(*options.all_arenas, 20);
+  trim_all();
+  trim_all();
+  // A share is less than a segment, until half of the arenas have none.
+  EXPECT_GT(*options.all_mapped_bytes, 0);
+  EXPECT_LE(*options.all_mapped_bytes, static_cast<int64_t>(10 * kMiB));
+  arenas.clear();
+  EXPECT_EQ(*options.all_arenas, 0);
+}
+
+TEST_F(Arena, ArenaThatIsNotUsedForLongKeepsNothing) {
+  make(64 * kMiB, 4 * kMiB);
+  pass(kMiB, 1);
+  for (int i = 0; i < 3 * ArenaOwner::kTrimsUntilEmpty; ++i) {
+    EXPECT_TRUE(owner_->trim());
+    if (i % 3 == 0) pass(kMiB, i);
+  }
+  int trims = 1;
+  while (owner_->trim()) ++trims;
+  EXPECT_LE(trims, ArenaOwner::kTrimsUntilEmpty + 1);
+  EXPECT_GE(trims, ArenaOwner::kTrimsUntilEmpty - 2);
+  EXPECT_EQ(owner_->mapped_bytes(), 0);
+  EXPECT_TRUE(is_filled(pass(kMiB, 3), 3));
+}
+
 TEST_F(Arena, SegmentThatCannotBeAnnouncedIsNotUsed) {
   make(64 * kMiB);
   announcements_fail_ = true;
@@ -184,7 +231,7 @@ TEST_F(Arena, ALeasedBlockIsClaimedByItsSoleOwnerAlone) {
   auto block = owner_->claim(*leased);
   ASSERT_TRUE(block.has_value());
   EXPECT_FALSE(owner_->claim(*leased).has_value()) << "twice";
-  Buffer received = *peer_->take(block->name, kMiB);
+  Buffer received = *peer_->take(block->name, kMiB, pool_);
   EXPECT_TRUE(is_filled(received, 7));
   // The end of the lease has no effect after the claim.
   leased.reset();
@@ -197,7 +244,7 @@ TEST_F(Arena, AnOldLeaseDoesNotEndTheBlocksNextUse) {
   auto old = owner_->lease(3 * kMiB);
   auto block = owner_->claim(*old);
   ASSERT_TRUE(block.has_value());
-  peer_->take(block->name, 1)->owner();
+  peer_->take(block->name, 1, pool_)->owner();
   auto next = owner_->lease(3 * kMiB);
   ASSERT_EQ(next->data(), block->data);
   EXPECT_FALSE(owner_->claim(*old).has_value());
@@ -214,7 +261,7 @@ TEST_F(Arena, ReceiverSendsABlockBackWithItsNewContents) {
     const Buffer mine(data, 3 * kMiB, std::exchange(leased, absl::nullopt)->owner());
     auto block = owner_->claim(mine);
     ASSERT_TRUE(block.has_value());
-    Buffer received = *peer_->take(block->name, 3 * kMiB);
+    Buffer received = *peer_->take(block->name, 3 * kMiB, pool_);
     std::memset(received.data(), round, received.size());
     auto name = peer_->claim(received);
     ASSERT_EQ(name, block->name);
@@ -310,7 +357,7 @@ TEST_F(Arena, MarkOfABlockThatWasSentBackIsIgnored) {
   auto back = owner_->take_back(*name, 3 * kMiB);
   ASSERT_TRUE(back.has_value());
   // A hostile receiver marks the block as well.
-  { const Buffer again = *peer_->take(*name, 1); }
+  { const Buffer again = *peer_->take(*name, 1, pool_); }
   EXPECT_TRUE(owner_->trim());
   Buffer other = pass(3 * kMiB, 2);
   EXPECT_NE(other.data(), data);
@@ -337,6 +384,57 @@ TEST_F(Arena, BuffersAndLeasesOutliveBothSides) {
   std::memset(leased->data(), 1, leased->size());
 }
 
+// The sender sees that a block is free before the receiver's thread has destroyed the owner of the buffer. A
+// weak_ptr holds the receiver there, as a preempted thread would be held.
+TEST_F(Arena, SegmentWhoseUsesHaveEndedMakesRoomBeforeItsOwnersAreDestroyed) {
+  make(4 * kMiB);
+  std::vector<std::weak_ptr<void>> delayed;
+  for (int i = 0; i < 5; ++i) {
+    // A segment of one size needs the room of the segment of the other size. The fixture checks that the
+    // receiver accepts both.
+    const Buffer buffer = pass(i % 2 == 0 ? 2 * kMiB : 3 * kMiB, i);
+    ASSERT_GT(buffer.size(), 0U);
+    delayed.push_back(buffer.owner());
+  }
+  EXPECT_EQ(announced_, 5);
+  EXPECT_EQ(dropped_, 4);
+}
+
+TEST_F(Arena, BlockThatWasSentBackMakesRoomBeforeItsOwnerIsDestroyed) {
+  make(4 * kMiB);
+  const Buffer received = pass(2 * kMiB, 1);
+  const auto name = peer_->claim(received);
+  ASSERT_TRUE(name.has_value());
+  owner_->take_back(*name, 1).reset();
+  EXPECT_TRUE(is_filled(pass(3 * kMiB, 2), 2));
+  EXPECT_EQ(dropped_, 1);
+}
+
+TEST_F(Arena, SegmentsThatTheSenderDropsInUseCountUntilTheUsesEnd) {
+  make(4 * kMiB);
+  Descriptor descriptor;
+  ASSERT_TRUE(SharedMemory::create(2 * kMiB, false, descriptor).ok());
+  SegmentPacket packet;
+  packet.bytes = 2 * kMiB;
+  packet.block_bytes = 4'096;
+  packet.blocks = 10;
+  std::vector<Buffer> used;
+  for (uint32_t id = 1; id <= 2; ++id) {
+    packet.segment = id;
+    ASSERT_TRUE(peer_->add(packet, descriptor).ok());
+    for (uint32_t block = 0; block < 2; ++block) {
+      used.push_back(*peer_->take(BlockName{id, block}.encode(), 1, pool_));
+    }
+    ASSERT_TRUE(peer_->drop(id).ok());
+  }
+  packet.segment = 3;
+  EXPECT_EQ(peer_->add(packet, descriptor).code(), absl::StatusCode::kInvalidArgument);
+  used.pop_back();
+  EXPECT_EQ(peer_->add(packet, descriptor).code(), absl::StatusCode::kInvalidArgument) << "one use is left";
+  used.pop_back();
+  EXPECT_TRUE(peer_->add(packet, descriptor).ok());
+}
+
 TEST_F(Arena, PeerRejectsInvalidSegmentsAndBlocks) {
   make(4 * kMiB);
   Descriptor descriptor;
@@ -360,18 +458,18 @@ TEST_F(Arena, PeerRejectsInvalidSegmentsAndBlocks) {
   ASSERT_TRUE(peer_->add(packet(2 * kMiB, 4'096, 10), descriptor).ok());
   EXPECT_FALSE(peer_->add(packet(2 * kMiB, 4'096, 10), descriptor).ok()) << "the same id twice";
   const auto name = [](uint32_t segment, uint32_t index) { return BlockName{segment, index}.encode(); };
-  EXPECT_TRUE(peer_->take(name(5, 9), 4'096).ok());
+  EXPECT_TRUE(peer_->take(name(5, 9), 4'096, pool_).ok());
   for (auto [block, size] : std::vector<std::pair<uint64_t, uint64_t>>{{name(5, 10), 1},
                                                                        {name(5, ~0u), 1},
                                                                        {name(4, 0), 1},
                                                                        {name(5, 0), 4'097},
                                                                        {name(5, 0), 0},
                                                                        {name(5, 0), ~uint64_t{0}}}) {
-    EXPECT_EQ(peer_->take(block, size).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(peer_->take(block, size, pool_).status().code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_FALSE(peer_->drop(4).ok());
   // A segment that is dropped but still held counts against the limit.
-  const Buffer held = *peer_->take(name(5, 0), 1);
+  const Buffer held = *peer_->take(name(5, 0), 1, pool_);
   ASSERT_TRUE(peer_->drop(5).ok());
   EXPECT_FALSE(peer_->drop(5).ok());
   ASSERT_TRUE(peer_->add(packet(2 * kMiB, 4'096, 10), descriptor).ok());

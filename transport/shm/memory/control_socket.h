@@ -1,9 +1,12 @@
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -76,7 +79,11 @@ struct ControlPacket {
 // a time.
 class ControlSocket {
  public:
-  enum class Receipt { kPacket, kNothing, kEnd, kInvalid };
+  enum class Receipt { kPacket, kNothing, kEnd, kInvalid, kNoDescriptors };
+  // sendmsg(2), or another implementation of it.
+  using SendCall = std::function<ssize_t(int socket, const msghdr* header, int flags)>;
+
+  explicit ControlSocket(SendCall send_call = ::sendmsg) : send_call_(std::move(send_call)) {}
 
   void open(Descriptor socket);
   void close();
@@ -85,16 +92,25 @@ class ControlSocket {
 
   // Sends a packet; never blocks. Returns false if the socket is not open or its buffer is full.
   bool send(const void* packet, std::size_t bytes, int descriptor = -1);
-  // If the buffer is full, the doorbell is not needed: there are unread packets.
-  void ring() { send("!", 1); }
+  // Returns false if the kernel has no memory for the packet now: the peer was not rung, and must be later.
+  // If the buffer is full or the socket closed, the doorbell is not needed: the peer finds unread packets, or
+  // the end.
+  bool ring();
 
   // Receives the next packet. kInvalid: the packet is longer, or has more descriptors, than any valid packet.
+  // kNoDescriptors: this process has no number free for the packet's descriptors. The packet stays the next
+  // one.
   Receipt receive(ControlPacket& packet);
 
   // Returns the user of the process at the other end. Unavailable if the socket is not open.
   absl::StatusOr<uid_t> peer_user() const;
 
  private:
+  // Returns 0 or an errno.
+  int try_send(const void* packet, std::size_t bytes, int descriptor);
+
+  const SendCall send_call_;
+
   mutable Mutex mutex_;
   Descriptor socket_ ABSL_GUARDED_BY(mutex_);
 };

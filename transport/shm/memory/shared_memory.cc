@@ -9,9 +9,12 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/file_size_limit.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::transport {
 namespace {
@@ -32,23 +35,35 @@ constexpr unsigned kNoExecSeal = 0x0008U;
 
 Descriptor new_memory_file() {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  Descriptor created(::memfd_create("gradwire", kFlags | kNoExecSeal));
-  if (!created.valid() && errno == EINVAL) created = Descriptor(::memfd_create("gradwire", kFlags));
+  Descriptor created = Descriptor::from([&] { return ::memfd_create("gradwire", kFlags | kNoExecSeal); });
+  if (!created.valid() && errno == EINVAL)
+    created = Descriptor::from([&] { return ::memfd_create("gradwire", kFlags); });
   return created;
 }
+
+absl::Status map_error(std::size_t bytes, int error) {
+  return system_status(absl::StrCat("cannot map ", bytes, " bytes"), error, Resource::kMapping);
+}
+
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 }  // namespace
 
 SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr && mark_.here()) ::munmap(data_, size_);
 }
 
+void SharedMemory::keep_from_children() const { (void)::madvise(data_, size_, MADV_DONTFORK); }
+
 absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, Descriptor& descriptor) {
+  const std::string what = absl::StrCat("cannot allocate shared memory of ", bytes, " bytes");
+  // The limit on the size of files applies to memory files too.
+  if (bytes > file_size_limit()) return system_status(what, EFBIG);
   Descriptor created = new_memory_file();
-  if (!created.valid()) return errno_status("cannot create shared memory", errno);
-  if (::ftruncate(created.get(), static_cast<off_t>(bytes)) != 0) {
-    return errno_status(absl::StrCat("cannot allocate shared memory of ", bytes, " bytes"), errno);
+  if (!created.valid()) return system_status(what, errno);
+  {
+    const NoFileSizeSignal no_signal;
+    if (::ftruncate(created.get(), static_cast<off_t>(bytes)) != 0) return system_status(what, errno);
   }
   // A memory file has mode 0777. The mode matters for a process that reaches the file by a path, as
   // /proc/PID/fd.
@@ -84,7 +99,7 @@ absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes
   void* const reserved =
       ::mmap(nullptr, bytes + slack, huge ? PROT_NONE : PROT_READ | PROT_WRITE,
              huge ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, huge ? -1 : descriptor, 0);
-  if (reserved == MAP_FAILED) return errno_status(absl::StrCat("cannot map ", bytes, " bytes"), errno);
+  if (reserved == MAP_FAILED) return map_error(bytes, errno);
   char* start = static_cast<char*>(reserved);
   if (huge) {
     const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -93,7 +108,7 @@ absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes
     const std::size_t end = (bytes + slack + page - 1) / page * page;
     if (::mmap(start + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) ==
         MAP_FAILED) {
-      absl::Status status = errno_status(absl::StrCat("cannot map ", bytes, " bytes"), errno);
+      absl::Status status = map_error(bytes, errno);
       ::munmap(start, bytes + slack);
       return status;
     }

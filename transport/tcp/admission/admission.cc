@@ -18,7 +18,7 @@ Admission::Outcome Admission::arrive(const std::string& host, absl::Time now) {
   }
   outcome.admitted = ++last_id_;
   ++entry->second.arrivals;
-  arrivals_.emplace(outcome.admitted, Arrival{entry, now});
+  arrivals_.emplace(outcome.admitted, Waiting{entry, now});
   // Only now, because it may remove the entry of a host that has nothing else.
   leave(outcome.replaced);
   return outcome;

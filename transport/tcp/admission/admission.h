@@ -69,7 +69,7 @@ class Admission {
   using Hosts = absl::node_hash_map<std::string, Host>;
   // The name and the counts of a host. Pointers to elements stay valid.
   using HostEntry = Hosts::value_type;
-  struct Arrival {
+  struct Waiting {
     HostEntry* host;
     absl::Time since;
   };
@@ -83,7 +83,7 @@ class Admission {
   const Bounds bounds_;
   Hosts hosts_;
   // In the order of their arrival.
-  std::map<Id, Arrival> arrivals_;
+  std::map<Id, Waiting> arrivals_;
   absl::flat_hash_map<Id, HostEntry*> connections_;
   Id last_id_ = 0;
   uint64_t refused_ = 0;

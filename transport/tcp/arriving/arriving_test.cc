@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/frame.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

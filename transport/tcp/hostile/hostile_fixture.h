@@ -14,10 +14,10 @@
 #include "gradwire/security/credentials.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/address.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/wire/frame.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

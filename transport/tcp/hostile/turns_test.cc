@@ -32,7 +32,6 @@ class TcpTurns : public testing::Test {
     options.credentials = security::insecure_credentials();
     // The thread of the transport sleeps while the test drives the loop.
     server_ = make_tcp_transport(options, loop_);
-    ASSERT_TRUE(loop_->try_enter());
     const auto listening = server_->listen([this](const std::shared_ptr<Connection>& connection) {
       connections_.push_back(connection);
       listeners_.push_back(std::make_shared<RecordingListener>([this](Connection& from, const Message&) {
@@ -42,6 +41,7 @@ class TcpTurns : public testing::Test {
       return listeners_.back();
     });
     ASSERT_TRUE(listening.ok()) << listening.status();
+    ASSERT_TRUE(loop_->try_enter());
     address_ = *listening;
     attacker_ = connect();
     honest_ = connect();

@@ -58,6 +58,11 @@ class FakeStream : public security::SecureStream {
 
   ssize_t write(absl::Span<const iovec> pieces) override {
     if (written_ >= options_.write_fails_after) return fail();
+    if (without_memory_ < options_.writes_without_memory && !std::exchange(failed_last_, !failed_last_)) {
+      ++without_memory_;
+      errno = ENOBUFS;
+      return -1;
+    }
     std::size_t left = std::min(step_at(written_), options_.write_fails_after - written_);
     std::vector<char> bytes;
     bytes.reserve(left);
@@ -89,6 +94,8 @@ class FakeStream : public security::SecureStream {
   std::size_t ahead_at_ = 0;
   std::size_t read_ = 0;
   std::size_t written_ = 0;
+  int without_memory_ = 0;
+  bool failed_last_ = false;
 };
 
 class FakeHandshake : public security::SocketHandshake {

@@ -20,6 +20,8 @@ struct FakeCredentialsOptions {
   // After this number of bytes the stream fails with EPROTO and the status Unauthenticated.
   std::size_t read_fails_after = std::numeric_limits<std::size_t>::max();
   std::size_t write_fails_after = std::numeric_limits<std::size_t>::max();
+  // Number of writes for which the kernel has no memory (ENOBUFS). After each of them one succeeds.
+  int writes_without_memory = 0;
 };
 
 security::CredentialsPtr fake_credentials(FakeCredentialsOptions options = {});

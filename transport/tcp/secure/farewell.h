@@ -37,6 +37,7 @@ class TcpFarewell : public EventHandler, public std::enable_shared_from_this<Tcp
 
  private:
   void on_events_in_loop(uint32_t events) override;
+  void failed_in_loop(const absl::Status&) override { close_in_loop(); }
   void close_in_loop();
 
   EventLoop& loop_;

@@ -20,7 +20,9 @@ void TcpHandshake::start_in_loop(absl::Time deadline, Done done) {
 }
 
 void TcpHandshake::advance_in_loop() {
-  if (!turn_.take(loop_.turns_in_loop(), [self = shared_from_this()] { self->advance_in_loop(); })) return;
+  if (!turn_.take(loop_.turns_in_loop(),
+                  [self = shared_from_this()] { EventLoop::handle_in_loop(*self, 0); }))
+    return;
   // The handshake may have ended while this waited.
   if (done_ == nullptr) return;
   const absl::StatusOr<security::SocketHandshake::Progress> progress = handshake_->step();

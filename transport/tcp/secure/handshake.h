@@ -40,6 +40,7 @@ class TcpHandshake : public EventHandler, public std::enable_shared_from_this<Tc
 
  private:
   void on_events_in_loop(uint32_t) override { advance_in_loop(); }
+  void failed_in_loop(const absl::Status& error) override { finish_in_loop(error); }
   void advance_in_loop();
   void finish_in_loop(const absl::Status& status);
 

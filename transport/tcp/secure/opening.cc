@@ -23,11 +23,22 @@ void TcpOpening::start_in_loop(absl::Time deadline, Done done) {
   dial_in_loop();
 }
 
+void TcpOpening::run_in_loop(absl::FunctionRef<void()> step) noexcept {
+  try {
+    step();
+  } catch (...) {
+    const absl::Status error = caught("connecting");
+    Done done = std::exchange(done_, nullptr);
+    cancel_in_loop();
+    if (done != nullptr) done(error);
+  }
+}
+
 void TcpOpening::dial_in_loop() {
   dial_ = std::make_shared<TcpDial>(loop_, options_.peer, options_.addresses);
   dial_->start_in_loop(deadline_, [self = shared_from_this()](absl::StatusOr<Descriptor> socket) {
     if (socket.ok()) {
-      self->connected_in_loop(*std::move(socket));
+      self->run_in_loop([&] { self->connected_in_loop(*std::move(socket)); });
     } else {
       self->finish_in_loop(socket.status());
     }
@@ -62,7 +73,7 @@ void TcpOpening::connected_in_loop(Descriptor socket) {
                               if (status.ok()) {
                                 self->finish_in_loop(std::move(secured));
                               } else {
-                                self->lost_in_loop(status);
+                                self->run_in_loop([&] { self->lost_in_loop(status); });
                               }
                             });
 }
@@ -79,7 +90,7 @@ void TcpOpening::lost_in_loop(const absl::Status& reason) {
   pause_ = std::min(2 * pause_, kMaxPause);
   timer_ = loop_.schedule_in_loop(again, [self = shared_from_this()] {
     self->timer_ = 0;
-    self->dial_in_loop();
+    self->run_in_loop([&self] { self->dial_in_loop(); });
   });
 }
 

@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/transport/event_loop.h"
-#include "gradwire/transport/tcp/address.h"
-#include "gradwire/transport/tcp/dial.h"
 #include "gradwire/transport/tcp/secure/handshake.h"
 #include "gradwire/transport/tcp/secure/secured_socket.h"
+#include "gradwire/transport/tcp/socket/address.h"
+#include "gradwire/transport/tcp/socket/dial.h"
 
 namespace gradwire::transport {
 
@@ -56,6 +57,8 @@ class TcpOpening : public std::enable_shared_from_this<TcpOpening> {
   const SocketAddress& address() const { return dial_->address(); }
 
  private:
+  // Runs a step. If it throws, the opening ends with the error.
+  void run_in_loop(absl::FunctionRef<void()> step) noexcept;
   void dial_in_loop();
   void connected_in_loop(Descriptor socket);
   void lost_in_loop(const absl::Status& reason);

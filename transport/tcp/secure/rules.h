@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/security/credentials.h"
-#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/wire/preface.h"
 
 namespace gradwire::transport {
 

@@ -1,12 +1,16 @@
 // Tests what credentials allow and demand, between two tcp transports.
 
+#include <atomic>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/secret.h"
 #include "gradwire/security/testing/certificates.h"
@@ -81,6 +85,17 @@ class SecureTcp : public ::testing::Test {
   Mutex mutex_;
   PeerIdentity at_accept_ ABSL_GUARDED_BY(mutex_);
 };
+
+TEST_F(SecureTcp, WritesForWhichTheKernelHasNoMemoryAreRepeated) {
+  listen(options_with(fake_credentials()));
+  connect(options_with(fake_credentials({.writes_without_memory = 20})));
+  ASSERT_TRUE(connection_->send({"large", {make_test_buffer(200'000, 1)}}).ok());
+  const std::vector<Message> received = at_server_->wait_for_messages(2);
+  ASSERT_EQ(received.size(), 2U);
+  EXPECT_EQ(received[0].header, "first");
+  EXPECT_TRUE(is_test_buffer(received[1].buffers.at(0), 200'000, 1));
+  EXPECT_EQ(at_client_->closed_count(), 0);
+}
 
 struct End {
   const char* name;
@@ -233,6 +248,47 @@ TEST_F(SecureTcp, CertificatesUseNoStripes) {
   const auto received = at_server_->wait_for_messages(4);
   ASSERT_EQ(received.size(), 4u);
   for (unsigned i = 0; i < 3; ++i) EXPECT_TRUE(is_test_buffer(received[i + 1].buffers[0], 1 << 20, i));
+}
+
+// Credentials with a token. The handshake of a stripe finds no memory.
+class NoStripeCredentials : public Credentials {
+ public:
+  Kind kind() const override { return Kind::kToken; }
+  std::unique_ptr<security::SocketHandshake> connected(
+      int socket, const security::ConnectionFacts& facts) const override {
+    return token_->connected(socket, facts);
+  }
+  std::unique_ptr<security::SocketHandshake> accepted(int socket,
+                                                      const security::ConnectionFacts& facts) const override {
+    if (!absl::EndsWith(facts.purpose, "/stripe")) return token_->accepted(socket, facts);
+    ++refused;
+    throw std::bad_alloc();
+  }
+
+  mutable std::atomic<int> refused{0};
+
+ private:
+  const CredentialsPtr token_ = token_credentials();
+};
+
+TEST_F(SecureTcp, AConnectionGoesOnWithoutTheStripesForWhichThereIsNoMemory) {
+  const auto credentials = std::make_shared<NoStripeCredentials>();
+  TcpOptions options = options_with(credentials);
+  options.stripes = 2;
+  options.stripe_from_bytes = 64 << 10;
+  listen(options);
+  connect(options);
+  const auto send = [&](unsigned seed) {
+    Message message;
+    message.buffers = {make_test_buffer(1 << 20, seed)};
+    EXPECT_TRUE(connection_->send(std::move(message)).ok());
+  };
+  send(0);
+  ASSERT_TRUE(eventually([&] { return credentials->refused > 0; }));
+  send(1);
+  const auto received = at_server_->wait_for_messages(3);
+  ASSERT_EQ(received.size(), 3u);
+  for (unsigned i = 0; i < 2; ++i) EXPECT_TRUE(is_test_buffer(received[i + 1].buffers[0], 1 << 20, i));
 }
 
 TEST(TcpWithoutCredentials, ListensOnTheLoopbackInterfaceOnly) {

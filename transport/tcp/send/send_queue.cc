@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace gradwire::transport {
 namespace {
 
@@ -78,11 +80,16 @@ void SendQueue::push(uint64_t ticket, Message& message, const Striping& striping
   Entry& entry = entry_to_append_to(std::min(whole, kCopiedBytes));
   entry.ticket = last_ticket_ = ticket;
   const std::size_t before = entry.copied.size();
+  // If no memory is left: the peer must not get a part of the frame.
+  absl::Cleanup undo = [&entry, before] { entry.copied.resize(before); };
   append_frame_start(entry.copied, message, striping);
   const bool copy_header = message.header.size() <= kCopiedBytes;
   if (copy_header) entry.copied += message.header;
   if (whole <= kCopiedBytes) {
     for (const Buffer& buffer : message.buffers) append(entry.copied, buffer);
+  }
+  std::move(undo).Cancel();
+  if (whole <= kCopiedBytes) {
     bytes_ += entry.copied.size() - before;
     return;
   }
@@ -128,7 +135,7 @@ int SendQueue::gather(iovec* pieces, int max) {
   return count;
 }
 
-void SendQueue::advance(std::size_t bytes, std::vector<Message>& sent) {
+void SendQueue::advance(std::size_t bytes, Sent& sent) {
   bytes_ -= bytes;
   while (!empty()) {
     Entry& entry = entries_[front_];
@@ -146,7 +153,7 @@ void SendQueue::advance(std::size_t bytes, std::vector<Message>& sent) {
   }
 }
 
-void SendQueue::remove_front(std::vector<Message>& sent) {
+void SendQueue::remove_front(Sent& sent) {
   Entry& entry = entries_[front_];
   if (entry.has_message) sent.push_back(std::move(entry.message));
   // Keep the larger memory for the next entry, unless one large message has made it unusually large.
@@ -209,15 +216,11 @@ void SendQueue::replace_borrowed(uint64_t ticket, std::vector<BorrowedPart>& par
   }
 }
 
-std::vector<Message> SendQueue::clear() {
-  std::vector<Message> messages;
-  for (Entry& entry : entries_) {
-    if (entry.has_message) messages.push_back(std::move(entry.message));
-  }
-  entries_.clear();
+SendQueue::Unsent SendQueue::clear() {
+  Unsent unsent(std::exchange(entries_, {}));
   front_ = piece_ = offset_ = bytes_ = 0;
   spare_ = std::string();
-  return messages;
+  return unsent;
 }
 
 }  // namespace gradwire::transport

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/transport/message.h"
-#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 
 namespace gradwire::transport {
 
@@ -22,6 +24,9 @@ class SendQueue {
   // Messages up to this size are copied completely when they are pushed: that is cheaper than sending them in
   // pieces and keeping them.
   static constexpr std::size_t kCopiedBytes = 4096;
+
+  // Messages that have been sent. A few need no memory: the lack of it must not end a connection.
+  using Sent = absl::InlinedVector<Message, 4>;
 
   // The unsent part of a borrowed buffer: `buffer` from `offset` on.
   struct BorrowedPart {
@@ -47,7 +52,7 @@ class SendQueue {
 
   // Must be called after the first `bytes` bytes of gather() were written. Moves completely sent messages
   // that were not copied to `sent`.
-  void advance(std::size_t bytes, std::vector<Message>& sent);
+  void advance(std::size_t bytes, Sent& sent);
 
   // Returns the parts that a capture of the message has to copy; none if it has been sent.
   std::vector<BorrowedPart> borrowed_parts(uint64_t ticket) const;
@@ -55,8 +60,9 @@ class SendQueue {
   // replaced buffers in the same vector. Does nothing if the message has been sent.
   void replace_borrowed(uint64_t ticket, std::vector<BorrowedPart>& parts);
 
-  // Empties the queue and returns the messages that were not copied.
-  std::vector<Message> clear();
+  class Unsent;
+  // Empties the queue and returns what it had. Needs no memory.
+  Unsent clear();
 
  private:
   // Copied bytes, followed by the parts of at most one message that were not copied. The pieces of an entry
@@ -80,7 +86,7 @@ class SendQueue {
   };
 
   Entry& entry_to_append_to(std::size_t bytes);
-  void remove_front(std::vector<Message>& sent);
+  void remove_front(Sent& sent);
   // Returns the index of the entry with this message, if it was not copied and has not been sent; else
   // entries_.size().
   std::size_t find(uint64_t ticket) const;
@@ -95,6 +101,15 @@ class SendQueue {
   uint64_t last_ticket_ = 0;
   // Reused memory for copied bytes.
   std::string spare_;
+};
+
+// The messages of a queue that were not sent. Destroys them.
+class SendQueue::Unsent {
+ private:
+  friend class SendQueue;
+  explicit Unsent(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+
+  std::vector<Entry> entries_;
 };
 
 }  // namespace gradwire::transport

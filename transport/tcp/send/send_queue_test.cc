@@ -1,8 +1,10 @@
 #include "gradwire/transport/tcp/send/send_queue.h"
 
 #include <cstring>
+#include <new>
 
-#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/base/testing/failing_memory.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {
@@ -30,7 +32,7 @@ std::string encode(const Message& message) {
 }
 
 // Writes up to `limit` bytes as a socket would.
-std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces, std::vector<Message>& sent) {
+std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces, SendQueue::Sent& sent) {
   std::vector<iovec> pieces(max_pieces);
   int count = queue.gather(pieces.data(), max_pieces);
   std::string written;
@@ -63,7 +65,7 @@ TEST(SendQueue, PartialWritesGiveTheWholeStream) {
         expected += encode(sample_message(i));
         push(queue, i + 1, sample_message(i));
       }
-      std::vector<Message> sent;
+      SendQueue::Sent sent;
       while (!queue.empty()) written += write_some(queue, limit, max_pieces, sent);
       EXPECT_TRUE(written == expected);
       EXPECT_EQ(sent.size(), 10);
@@ -79,7 +81,7 @@ TEST(SendQueue, MessagesAreReturnedAfterTheirLastByte) {
   std::weak_ptr<void> owner = message.buffers[0].owner();
   push(queue, 1, std::move(message));
   EXPECT_EQ(queue.bytes(), size);
-  std::vector<Message> sent;
+  SendQueue::Sent sent;
   queue.advance(size - 1, sent);
   EXPECT_TRUE(sent.empty());
   EXPECT_FALSE(queue.empty());
@@ -104,7 +106,7 @@ TEST(SendQueue, CapturesAtAnyPointKeepTheStream) {
       borrowed.insert(borrowed.end(), {message.buffers[0], message.buffers[3]});
       push(queue, i + 1, std::move(message));
     }
-    std::vector<Message> sent;
+    SendQueue::Sent sent;
     std::string written;
     while (written.size() < point) written += write_some(queue, point - written.size(), 64, sent);
     for (uint64_t ticket = 1; ticket <= 3; ++ticket) {
@@ -125,7 +127,7 @@ TEST(SendQueue, BytesSentDuringACaptureAreNotSentAgain) {
   SendQueue queue;
   constexpr uint64_t ticket = 7;
   push(queue, ticket, std::move(message));
-  std::vector<Message> sent;
+  SendQueue::Sent sent;
   std::string written = write_some(queue, 300, 64, sent);
   auto parts = queue.borrowed_parts(ticket);
   ASSERT_EQ(parts.size(), 1);
@@ -152,7 +154,7 @@ TEST(SendQueue, FirstOfTwoConcurrentCapturesIsUsed) {
   second[0].buffer = buffer_of(std::string(6'000, '!'));
   queue.replace_borrowed(7, first);
   queue.replace_borrowed(7, second);
-  std::vector<Message> sent;
+  SendQueue::Sent sent;
   std::string written;
   while (!queue.empty()) written += write_some(queue, 1'000, 64, sent);
   EXPECT_TRUE(written == expected);
@@ -167,8 +169,13 @@ TEST(SendQueue, CapturesOfUnknownMessagesDoNothing) {
   EXPECT_EQ(queue.borrowed_parts(1).size(), 2);
   EXPECT_TRUE(queue.borrowed_parts(2).empty());
   auto parts = queue.borrowed_parts(1);
-  EXPECT_EQ(queue.clear().size(), 1);
-  EXPECT_TRUE(queue.empty());
+  {
+    const SendQueue::Unsent unsent = queue.clear();
+    EXPECT_TRUE(queue.empty());
+    // It shares the memory with `parts`.
+    EXPECT_GT(parts.front().buffer.owner().use_count(), 1);
+  }
+  EXPECT_EQ(parts.front().buffer.owner().use_count(), 1);
   queue.replace_borrowed(1, parts);
   push(queue, 3, Message());
   EXPECT_FALSE(queue.empty());
@@ -223,6 +230,31 @@ TEST(SendQueue, GatheredPiecesStayValidWhileMoreIsPushed) {
   EXPECT_TRUE(gathered == expected);
 }
 
+TEST(SendQueue, MessagesForWhichThereIsNoMemoryLeaveNoBytes) {
+  SendQueue queue;
+  std::string expected;
+  uint64_t ticket = 0;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{300}, SendQueue::kCopiedBytes}) {
+    Message message;
+    message.header = std::string(size, 'h');
+    message.buffers = {buffer_of("tail")};
+    expected += encode(message);
+    ++ticket;
+    bool pushed = false;
+    for (int succeed = 0; !pushed; ++succeed) {
+      const FailingMemory failing(succeed);
+      try {
+        queue.push(ticket, message);
+        pushed = true;
+      } catch (const std::bad_alloc&) {
+      }
+    }
+  }
+  EXPECT_EQ(queue.bytes(), expected.size());
+  SendQueue::Sent sent;
+  EXPECT_EQ(write_some(queue, expected.size() + 1, 64, sent), expected);
+}
+
 TEST(SendQueue, StripedBuffersAreSentInShares) {
   const std::size_t size = 3 * kMinStripedBytes + 17;
   const Striping striping{.stripes = 2, .from_bytes = kMinStripedBytes};
@@ -243,7 +275,7 @@ TEST(SendQueue, StripedBuffersAreSentInShares) {
   Buffer mine = message.buffers[1];
   queues[0].push(5, message, striping);
   std::string written[3];
-  std::vector<Message> sent;
+  SendQueue::Sent sent;
   for (int i = 0; i < 3; ++i) {
     written[i] = write_some(queues[i], 20'000, 64, sent);
     capture(queues[i], 5);

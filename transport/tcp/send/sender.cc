@@ -11,18 +11,27 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/duty.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
+#include "gradwire/base/process/shortage.h"
 
 namespace gradwire::transport {
 namespace {
 
 constexpr int kMaxPieces = 64;
+// Pauses before a write is repeated for which the kernel had no memory. Epoll does not report when it has
+// some.
+constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
 // Maximum number of system calls of one send(); then the loop continues. A fast reader could otherwise keep
 // the thread busy for long.
 constexpr int kWritesPerTurn = 16;
@@ -51,6 +60,15 @@ ssize_t write_pieces(int fd, iovec* pieces, int count) {
   header.msg_iov = pieces;
   header.msg_iovlen = static_cast<std::size_t>(count);
   return ::sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Whether this errno says only that the peer has closed or reset the connection.
+bool is_end_by_peer(int error) { return error == EPIPE || error == ECONNRESET; }
+
+// Why a system call on a connected socket has failed with this errno.
+std::string socket_error(int error) {
+  if (error != ETIMEDOUT) return std::strerror(error);
+  return absl::StrCat("the peer did not answer or did not read for too long (", std::strerror(error), ")");
 }
 
 }  // namespace
@@ -82,17 +100,21 @@ absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
     first_in_batch = in_batch && !std::exchange(in_batch_, true);
   }
   if (!in_batch) write_queued();
-  if (first_in_batch) {
-    // The batch of this thread writes the message, or the loop if it runs first.
-    const auto self = connection_.keep<SendBatch::Member>(this);
-    batch->add(self);
-    if (batch->scope() == SendBatch::Scope::kAnything) {
-      // The handlers of the batch may take long or wait. Then another thread drives the loop and writes the
-      // message. The task keeps the connection alive.
-      connection_.loop().post([self] { self->flush_batch(); });
-    }
-  }
+  // The message is queued, so this function does not fail any more. Without memory for the batch, this thread
+  // writes the message.
+  if (first_in_batch && !run_contained("combining messages", [&] { leave_to(*batch); })) flush_batch();
   return ticket;
+}
+
+// The batch of this thread writes the message, or the loop if it runs first.
+void TcpSender::leave_to(SendBatch& batch) {
+  const auto self = connection_.keep<SendBatch::Member>(this);
+  batch.add(self);
+  if (batch.scope() == SendBatch::Scope::kAnything) {
+    // The handlers of the batch may take long or wait. Then another thread drives the loop and writes the
+    // message. The task keeps the connection alive.
+    connection_.post([self] { self->flush_batch(); });
+  }
 }
 
 void TcpSender::push_shares_locked(uint64_t ticket, const Message& message) {
@@ -126,7 +148,14 @@ std::size_t TcpSender::queued_bytes() {
   return bytes;
 }
 
+bool TcpSender::borrows(uint64_t ticket) {
+  MutexLock lock(mutex_);
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [&](const Lane& lane) { return !lane.queue.borrowed_parts(ticket).empty(); });
+}
+
 void TcpSender::capture(uint64_t ticket) {
+  assert(!on_duty());
   // A stripe that is added meanwhile has no data of this message.
   for (std::size_t lane = 0; lane < lane_count_.load(std::memory_order_acquire); ++lane) {
     if (!capture_lane(lane, ticket)) return;
@@ -194,7 +223,7 @@ void TcpSender::send_control(StripeControl control) {
 
 void TcpSender::start(int socket, security::SecureStream* stream) {
   MutexLock lock(mutex_);
-  lanes_.front().fd = socket;
+  socket_ = lanes_.front().fd = socket;
   lanes_.front().stream = stream;
 }
 
@@ -209,7 +238,7 @@ void TcpSender::use_stripes(absl::Span<const int> sockets) {
 }
 
 void TcpSender::remove_stripes() {
-  std::vector<Message> unsent;
+  absl::InlinedVector<SendQueue::Unsent, 4> unsent;
   MutexLock lock(mutex_);
   striping_.stripes = 0;
   for (std::size_t lane = 1; lane < lanes_.size(); ++lane) {
@@ -217,7 +246,7 @@ void TcpSender::remove_stripes() {
     // the descriptor. await_write_locked() releases the lock while it waits.
     lanes_[lane].fd = -1;
     await_write_locked(lane);
-    for (Message& message : lanes_[lane].queue.clear()) unsent.push_back(std::move(message));
+    unsent.push_back(lanes_[lane].queue.clear());
   }
   lanes_.resize(1);
   lane_count_.store(1, std::memory_order_release);
@@ -240,14 +269,13 @@ void TcpSender::refuse(const absl::Status& reason) {
 
 void TcpSender::end(const absl::Status& reason) {
   refuse(reason);
-  std::vector<Message> unsent;
+  absl::InlinedVector<SendQueue::Unsent, 4> unsent;
   MutexLock lock(mutex_);
   // Wait for writes in progress: the memory that they read and their descriptors must stay valid until they
   // have returned.
   forget_sockets_locked();
-  for (Lane& lane : lanes_) {
-    for (Message& message : lane.queue.clear()) unsent.push_back(std::move(message));
-  }
+  socket_ = -1;
+  for (Lane& lane : lanes_) unsent.push_back(lane.queue.clear());
 }
 
 void TcpSender::forget_sockets_locked() {
@@ -256,7 +284,7 @@ void TcpSender::forget_sockets_locked() {
 }
 
 // Compares the number of writes, not only `writing`: when this thread gets the lock back, the next write
-// may have begun already.
+// may have begun already. A thread on duty may wait here: a write is one system call that does not block.
 void TcpSender::await_write_locked(std::size_t lane) {
   const uint64_t count = lanes_[lane].write_count;
   while (lane < lanes_.size() && lanes_[lane].writing && lanes_[lane].write_count == count) {
@@ -265,17 +293,27 @@ void TcpSender::await_write_locked(std::size_t lane) {
 }
 
 void TcpSender::write_queued() {
-  for (int turn = 0; turn < kWritesPerTurn; ++turn) {
-    if (!write_each_lane()) return;
-  }
-  // Too much at once: let the loop go on, so that this thread may return to its caller. One task is enough
-  // for all threads: with one for each send() the loop would do little else.
-  if (write_posted_.exchange(true)) return;
-  connection_.loop().post([this, connection = connection_.shared_from_this()] {
-    // Before the write: what is appended from now on has a task again.
-    write_posted_.store(false);
-    write_in_loop();
+  do {
+    for (int turn = 0; turn < kWritesPerTurn; ++turn) {
+      if (!write_each_lane()) return;
+    }
+    // Too much at once: let the loop go on, so that this thread may return to its caller.
+  } while (!leave_to_task([&](auto task) { connection_.post(std::move(task)); }));
+}
+
+// One task is enough for all threads: with one for each send() the loop would do little else.
+template <class Begin>
+bool TcpSender::leave_to_task(Begin begin) {
+  if (write_posted_.exchange(true)) return true;
+  const bool begun = run_contained("posting a write", [&] {
+    begin([this] {
+      // Before the write: what is appended from now on has a task again.
+      write_posted_.store(false);
+      write_in_loop();
+    });
   });
+  if (!begun) write_posted_.store(false);
+  return begun;
 }
 
 bool TcpSender::write_each_lane() {
@@ -307,18 +345,30 @@ bool TcpSender::write_once(std::size_t index) {
     // and this thread tries again instead of waiting for a report that does not come.
     lane.became_writable = false;
   }
-  const ssize_t result = stream == nullptr
-                             ? write_pieces(fd, pieces, count)
-                             : stream->write(absl::MakeConstSpan(pieces, static_cast<std::size_t>(count)));
-  const int error = result < 0 ? errno : 0;
-  // Asked now: the stream may be gone when this thread has given the lane back.
-  const absl::Status failure = stream != nullptr && error == EPROTO ? stream->failure() : absl::OkStatus();
+  ssize_t result = -1;
+  int error;
+  absl::Status failure;
+  try {
+    result = stream == nullptr ? write_pieces(fd, pieces, count)
+                               : stream->write(absl::MakeConstSpan(pieces, static_cast<std::size_t>(count)));
+    error = result < 0 ? errno : 0;
+    // Asked now: the stream may be gone when this thread has given the lane back.
+    if (stream != nullptr && error == EPROTO) failure = stream->failure();
+  } catch (...) {
+    // Nobody knows what the stream has written.
+    error = EPROTO;
+    failure = caught("writing to the socket");
+  }
   const bool full = error == EAGAIN || error == EWOULDBLOCK;
+  // ENOBUFS or ENOMEM: that says nothing about the peer.
+  const bool no_memory = is_shortage(error);
+  absl::Duration pause;
 
   // Destroyed outside the lock, because buffers belong to users.
-  std::vector<Message> sent;
+  SendQueue::Sent sent;
   bool more = false;
   bool drained = false;
+  bool failed = false;
   {
     MutexLock lock(mutex_);
     // Lanes are not removed while a thread writes.
@@ -327,7 +377,13 @@ bool TcpSender::write_once(std::size_t index) {
     ++lane.write_count;
     write_finished_.notify_all();
     if (result >= 0) {
-      lane.queue.advance(static_cast<std::size_t>(result), sent);
+      lane.pause = Lane::kFirstPause;
+      try {
+        lane.queue.advance(static_cast<std::size_t>(result), sent);
+      } catch (...) {
+        // The position in the queue is lost.
+        failure = caught("releasing what was sent");
+      }
       more = !lane.queue.empty();
       drained = !more && refusal_.has_value() && drained_locked();
     } else if (full) {
@@ -335,23 +391,58 @@ bool TcpSender::write_once(std::size_t index) {
       more = lane.became_writable;
     } else if (error == EINTR) {
       more = true;
+    } else if (no_memory) {
+      lane.full = true;
+      pause = std::exchange(lane.pause, std::min(2 * lane.pause, kLongestPause));
     } else {
+      failed = true;
+      if (!is_end_by_peer(error) && failure.ok()) failure_ = error;
+    }
+    if (!failure.ok()) failed = true;
+    if (failed) {
       // The connection has failed: stop all writing.
       // Other lanes would send the shares of messages whose beginning is lost.
       for (Lane& each : lanes_) each.fd = -1;
+      more = drained = false;
     }
   }
   if (drained) {
-    connection_.loop().post([connection = connection_.shared_from_this()] { connection->drained_in_loop(); });
-  }
-  if (!failure.ok()) {
-    connection_.loop().post(
-        [connection = connection_.shared_from_this(), failure] { connection->fail_in_loop(failure); });
-  } else if (error != 0 && !full && error != EINTR) {
-    connection_.loop().post([connection = connection_.shared_from_this(),
-                             cause = std::string(std::strerror(error))] { connection->lost_in_loop(cause); });
+    report([&] { connection_.post([this] { connection_.drained_in_loop(); }); });
+  } else if (!failure.ok()) {
+    report([&] { connection_.post([this, failure] { connection_.fail_in_loop(failure); }); });
+  } else if (failed) {
+    report(
+        [&] { connection_.post([this, cause = socket_error(error)] { connection_.lost_in_loop(cause); }); });
+  } else if (no_memory && !run_contained("posting a write", [&] { write_later(index, pause); })) {
+    more = note_room(index);
   }
   return more;
+}
+
+void TcpSender::report(absl::FunctionRef<void()> post) {
+  if (run_contained("reporting what a write has found", post)) return;
+  // Then the loop reads the end of the socket.
+  MutexLock lock(mutex_);
+  if (socket_ >= 0) ::shutdown(socket_, SHUT_RDWR);
+}
+
+void TcpSender::write_later(std::size_t index, absl::Duration pause) {
+  connection_.post([this, index, pause] {
+    const absl::Time when = Clock::system().now() + pause;
+    const bool scheduled = run_contained("scheduling a write", [&] {
+      connection_.schedule_in_loop(when, [this, index] { writable_in_loop(index); });
+    });
+    if (!scheduled) writable_in_loop(index);
+  });
+}
+
+// The kernel reports an error once, to a write or to a read; after that a read finds the end of the stream.
+// So the cause is known when the writes in progress have returned.
+std::string TcpSender::cause_of_end(absl::string_view closed, int read_error) {
+  if (read_error != 0 && !is_end_by_peer(read_error)) return socket_error(read_error);
+  MutexLock lock(mutex_);
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) await_write_locked(lane);
+  return failure_ != 0 ? socket_error(failure_) : std::string(closed);
 }
 
 bool TcpSender::drained() {
@@ -364,29 +455,25 @@ bool TcpSender::drained_locked() const {
 }
 
 void TcpSender::writable_in_loop(std::size_t index) {
-  {
-    MutexLock lock(mutex_);
-    if (index >= lanes_.size()) return;
-    Lane& lane = lanes_[index];
-    lane.full = false;
-    lane.became_writable = true;
-    // A thread that is writing will continue.
-    if (lane.writing || lane.queue.empty()) return;
-  }
-  write_in_loop();
+  if (note_room(index)) write_in_loop();
+}
+
+bool TcpSender::note_room(std::size_t index) {
+  MutexLock lock(mutex_);
+  if (index >= lanes_.size()) return false;
+  Lane& lane = lanes_[index];
+  lane.full = false;
+  lane.became_writable = true;
+  // A thread that is writing will continue.
+  return !lane.writing && !lane.queue.empty();
 }
 
 // A peer that reads fast could otherwise keep the loop busy for long.
 void TcpSender::write_in_loop() {
   Turns& turns = connection_.loop().turns_in_loop();
   while (write_each_lane()) {
-    if (!turns.spent()) continue;
-    if (write_posted_.exchange(true)) return;
-    turns.defer([this, connection = connection_.shared_from_this()] {
-      write_posted_.store(false);
-      write_in_loop();
-    });
-    return;
+    if (turns.spent() && leave_to_task([&](auto task) { connection_.defer_in_loop(std::move(task)); }))
+      return;
   }
 }
 

@@ -11,7 +11,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/security/token/record.h"
 #include "gradwire/transport/recording_listener.h"
-#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/socket/address.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

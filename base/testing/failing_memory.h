@@ -1,0 +1,23 @@
+#pragma once
+
+#include <limits>
+
+namespace gradwire {
+
+// While an object exists, operator new throws std::bad_alloc in the thread that has made it: after `succeed`
+// allocations, for the next `fail` of them. One object at a time in a thread. The library replaces operator
+// new in the test that links it.
+class FailingMemory {
+ public:
+  static constexpr int kAll = std::numeric_limits<int>::max();
+
+  explicit FailingMemory(int succeed = 0, int fail = kAll);
+  ~FailingMemory();
+  FailingMemory(const FailingMemory&) = delete;
+  FailingMemory& operator=(const FailingMemory&) = delete;
+
+  // The number of allocations that have failed.
+  int failed() const;
+};
+
+}  // namespace gradwire
