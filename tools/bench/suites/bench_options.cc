@@ -25,23 +25,14 @@ absl::Status check_known(const char* what, const std::vector<std::string>& given
   return absl::OkStatus();
 }
 
-// Maximum size of a group: the bench runs all its processes on one host.
-constexpr int kMaxMembers = 256;
-
-// Maximum number of connections of a case with many clients.
-constexpr int kMaxClients = 4096;
-
-// Returns the known case with the same operation and another number of members or connections. For example,
-// all_to_all_12 is run as all_to_all_8 is, and clients_50 as clients_1000. Returns nullptr if there is no
-// such case.
-const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseName& wanted) {
+// Returns the known case with the same operation and another count. For example, all_to_all_12 is run as
+// all_to_all_8 is, and clients_50 as clients_1000. Returns nullptr if there is no such case.
+const CaseSpec* counted_case(const std::vector<std::string>& suites, const CaseName& wanted) {
   for (const CaseSpec& spec : cases()) {
-    if (!contains(suites, spec.suite) || parse_case(spec.name).operation != wanted.operation) continue;
-    const bool group =
-        spec.kind == CaseKind::kFirstContact && wanted.count >= 2 && wanted.count <= kMaxMembers;
-    const bool clients =
-        spec.kind == CaseKind::kClients && wanted.count >= spec.callers && wanted.count <= kMaxClients;
-    if (group || clients) return &spec;
+    if (contains(suites, spec.suite) && parse_case(spec.name).operation == wanted.operation &&
+        wanted.count >= spec.min_count && wanted.count <= spec.max_count) {
+      return &spec;
+    }
   }
   return nullptr;
 }
@@ -64,7 +55,7 @@ const CaseSpec* cadence_case(const std::vector<std::string>& suites, const CaseN
 const CaseSpec* sibling_of(const std::vector<std::string>& suites, const std::string& name) {
   const CaseName wanted = parse_case(name);
   if (wanted.compute_us > 0) return cadence_case(suites, wanted);
-  if (wanted.count > 0) return group_case(suites, wanted);
+  if (wanted.count > 0) return counted_case(suites, wanted);
   if (wanted.bytes < 64) return nullptr;
   for (const CaseSpec& spec : cases()) {
     const CaseName known = parse_case(spec.name);

@@ -158,7 +158,7 @@ TEST(Cases, CollectivesHaveTwoAndFourRanks) {
   EXPECT_EQ(other->cases[0].bytes_per_call, 256 << 10);
 }
 
-TEST(BenchOptions, GroupsOfOtherSizesWork) {
+TEST(BenchOptions, OtherCountsWork) {
   const auto options = complete_options({.suites = {"scale"}, .cases = {"all_to_all_3"}});
   ASSERT_TRUE(options.ok()) << options.status();
   ASSERT_EQ(options->cases.size(), 1u);
@@ -172,6 +172,11 @@ TEST(BenchOptions, GroupsOfOtherSizesWork) {
   EXPECT_EQ(clients->cases[0].callers, 8);
   EXPECT_FALSE(complete_options({.suites = {"scale"}, .cases = {"clients_7"}}).ok());
   EXPECT_FALSE(complete_options({.suites = {"scale"}, .cases = {"clients_5000"}}).ok());
+  const auto losses = complete_options({.suites = {"rref"}, .cases = {"lose_1000"}});
+  ASSERT_TRUE(losses.ok()) << losses.status();
+  EXPECT_EQ(losses->cases.at(0).name, "lose_1000");
+  EXPECT_FALSE(complete_options({.suites = {"rref"}, .cases = {"lose_9"}}).ok());
+  EXPECT_FALSE(complete_options({.suites = {"autograd"}, .cases = {"chain_5"}}).ok());
 }
 
 }  // namespace

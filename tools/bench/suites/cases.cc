@@ -8,6 +8,13 @@
 namespace gradwire::bench {
 namespace {
 
+// Maximum size of a group: the bench runs all its processes on one host.
+constexpr int kMaxMembers = 256;
+
+// The processes of a case with many connections, and the maximum number of these.
+constexpr int kClientProcesses = 8;
+constexpr int kMaxClients = 4096;
+
 // Adds the cases of the suite collectives: every size for all_reduce, which dominates training, and fewer
 // sizes for the others. The lists of all ranks must fit in memory, so operations on lists have smaller sizes.
 void add_collectives(std::vector<CaseSpec>& all) {
@@ -120,7 +127,7 @@ std::vector<CaseSpec> make_cases() {
   add({.suite = "rref", .name = "cycle"});
   add({.suite = "rref", .name = "share", .members = 3});
   // No message is sent, so the transport does not matter.
-  add({.suite = "rref", .name = "lose", .transport = "shm"});
+  add({.suite = "rref", .name = "lose_1000000", .min_count = 10, .max_count = 1'000'000, .transport = "shm"});
   add({.suite = "rref", .name = "killed_peer", .kind = CaseKind::kKilledPeer, .members = 3});
   add({.suite = "rref", .name = "cut_link", .kind = CaseKind::kCutLink, .members = 3, .transport = "tcp"});
   add({.suite = "autograd", .name = "remote_add", .kind = CaseKind::kTraining});
@@ -134,14 +141,18 @@ std::vector<CaseSpec> make_cases() {
          .kind = CaseKind::kFirstContact,
          .members = members,
          .callers = 0,
+         .min_count = 2,
+         .max_count = kMaxMembers,
          .plot = "all_to_all",
          .on_request = members > 16});
   }
   add({.suite = "scale",
        .name = "clients_1000",
        .kind = CaseKind::kClients,
-       .members = 9,
-       .callers = 8,
+       .members = kClientProcesses + 1,
+       .callers = kClientProcesses,
+       .min_count = kClientProcesses,
+       .max_count = kMaxClients,
        .weight = 3,
        .transport = "tcp"});
   add({.suite = "security", .name = "connect"});

@@ -35,6 +35,9 @@ struct CaseSpec {
   int members = 2;
   // The number of members, the last ones, that run the case at the same time; 0: all.
   int callers = 1;
+  // The counts that --cases may name instead of the one in `name`; 0: no other.
+  int64_t min_count = 0;
+  int64_t max_count = 0;
   // Measuring time relative to other cases.
   double weight = 1;
   // The plot in which the case is a point; empty: none.

@@ -7,6 +7,7 @@
 #include "gradwire/rpc/rref/references.h"
 #include "gradwire/tools/bench/run/clocks.h"
 #include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
 #include "gradwire/tools/bench/systems/handlers.h"
 
@@ -18,7 +19,7 @@ class GradwireRref final : public GradwireMember {
   Measurement run(const Task& task) override {
     if (task.case_name == "cycle") return cycle(task);
     if (task.case_name == "share") return share(task);
-    if (task.case_name == "lose") return lose();
+    if (const CaseName name = parse_case(task.case_name); name.operation == "lose") return lose(name.count);
     throw std::invalid_argument("unknown case " + task.case_name);
   }
 
@@ -59,17 +60,20 @@ class GradwireRref final : public GradwireMember {
         });
   }
 
-  // Loses workers that hold a few of the references to this worker's values, of which there are many. This is
-  // the work under the lock of the references, which every message with a reference needs. It takes no other
-  // process: only the state machine takes part.
-  Measurement lose() {
+  // Loses workers that hold a few of the references to this worker's `values` values. This is the work under
+  // the lock of the references, which every message with a reference needs. It takes no other process: only
+  // the state machine takes part.
+  Measurement lose(int64_t values) {
     constexpr uint64_t kSelf = 1, kOther = 2;
-    constexpr uint64_t kValues = 1'000'000, kLosses = 100, kReferencesOfEach = 10;
+    constexpr uint64_t kLosses = 100, kReferencesOfEach = 10;
+    if (values < static_cast<int64_t>(kReferencesOfEach)) throw std::invalid_argument("too few values");
     rpc::References::Actions ignored;
-    if (references_ == nullptr) {
+    if (values_ != values) {
+      values_ = values;
       references_ = std::make_unique<rpc::References>(kSelf);
       next_holder_ = kOther + 1;
-      for (uint64_t i = 1; i <= kValues; ++i) references_->create({kOther, i}, {kOther, i}, kOther, ignored);
+      for (uint64_t i = 1; i <= static_cast<uint64_t>(values); ++i)
+        references_->create({kOther, i}, {kOther, i}, kOther, ignored);
     }
     const uint64_t first = next_holder_;
     next_holder_ += kLosses;
@@ -95,7 +99,8 @@ class GradwireRref final : public GradwireMember {
     return result;
   }
 
-  // The state of the case `lose`. Its rounds use the same values.
+  // The state of the case lose. Its rounds use the same values, `values_` many.
+  int64_t values_ = 0;
   std::unique_ptr<rpc::References> references_;
   uint64_t next_holder_ = 0;
 };
