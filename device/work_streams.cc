@@ -92,10 +92,11 @@ std::vector<c10::Device> devices_in_use() {
 
 [[maybe_unused]] const bool registered = [] {
   register_execution_slot({[] { return ExecutionState::Value(current); },
-                           [](const ExecutionState::Value& value) {
-                             if (current != value) {
-                               WorkStreams::set(std::static_pointer_cast<const WorkStreams>(value));
-                             }
+                           [](ExecutionState::Value& value) {
+                             if (current == value) return;
+                             ExecutionState::Value previous = current;
+                             WorkStreams::set(std::static_pointer_cast<const WorkStreams>(std::move(value)));
+                             value = std::move(previous);
                            }});
   return true;
 }();

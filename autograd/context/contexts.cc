@@ -28,8 +28,11 @@ void ActiveContextSlot::set(Value value) {
 
 const bool ActiveContextSlot::registered_ = [] {
   register_execution_slot({[] { return ExecutionState::Value(value_); },
-                           [](const ExecutionState::Value& value) {
-                             if (value_ != value) set(std::static_pointer_cast<const ActiveContext>(value));
+                           [](ExecutionState::Value& value) {
+                             if (value_ == value) return;
+                             ExecutionState::Value previous = value_;
+                             set(std::static_pointer_cast<const ActiveContext>(std::move(value)));
+                             value = std::move(previous);
                            }});
   return true;
 }();

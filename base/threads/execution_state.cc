@@ -28,8 +28,10 @@ ExecutionState ExecutionState::capture() {
   return state;
 }
 
-void ExecutionState::restore() const {
-  for (std::size_t i = 0; i < slots.size; ++i) slots.hooks[i].restore(values_[i]);
+void ExecutionState::restore() const { ExecutionState(*this).exchange(); }
+
+void ExecutionState::exchange() {
+  for (std::size_t i = 0; i < slots.size; ++i) slots.hooks[i].exchange(values_[i]);
 }
 
 }  // namespace gradwire

@@ -25,16 +25,18 @@ class ExecutionState {
 
   // Makes this the calling thread's state.
   void restore() const;
+  // The same, and becomes the state that the thread had.
+  void exchange();
 
  private:
   std::array<Value, kMaxSlots> values_;
 };
 
-// Functions that capture and restore one piece of thread-local state that is stored elsewhere. `restore` with
-// nullptr resets it to the clean state.
+// Functions for one piece of thread-local state that is stored elsewhere.
 struct ExecutionSlotHooks {
   ExecutionState::Value (*capture)();
-  void (*restore)(const ExecutionState::Value& value);
+  // Sets the piece to `value`, which gets the previous one. nullptr is the clean state.
+  void (*exchange)(ExecutionState::Value& value);
 };
 
 // Registers a slot. Must be called during static initialisation, at most kMaxSlots times in total.
@@ -43,15 +45,14 @@ void register_execution_slot(ExecutionSlotHooks hooks);
 // Sets the thread's state to `state`; the destructor restores the previous state.
 class ScopedExecutionState {
  public:
-  explicit ScopedExecutionState(const ExecutionState& state) : previous_(ExecutionState::capture()) {
-    state.restore();
-  }
-  ~ScopedExecutionState() { previous_.restore(); }
+  explicit ScopedExecutionState(ExecutionState state) : other_(std::move(state)) { other_.exchange(); }
+  ~ScopedExecutionState() { other_.exchange(); }
   ScopedExecutionState(const ScopedExecutionState&) = delete;
   ScopedExecutionState& operator=(const ScopedExecutionState&) = delete;
 
  private:
-  ExecutionState previous_;
+  // The previous state of the thread.
+  ExecutionState other_;
 };
 
 // A slot that holds a shared_ptr<const T>; one slot for each Tag.
@@ -84,10 +85,12 @@ class ExecutionSlot {
   static inline thread_local std::shared_ptr<const T> value_;
   static inline const bool registered_ = [] {
     register_execution_slot({[] { return ExecutionState::Value(value_); },
-                             // Most slots are empty or unchanged: the comparison avoids updates of reference
-                             // counts.
-                             [](const ExecutionState::Value& value) {
-                               if (value_ != value) value_ = std::static_pointer_cast<const T>(value);
+                             // Most slots are empty or unchanged.
+                             [](ExecutionState::Value& value) {
+                               if (value_ == value) return;
+                               ExecutionState::Value previous = std::move(value_);
+                               value_ = std::static_pointer_cast<const T>(std::move(value));
+                               value = std::move(previous);
                              }});
     return true;
   }();

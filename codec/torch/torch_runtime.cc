@@ -72,7 +72,7 @@ ExecutionState::Value capture() {
 
 // Most calls change nothing, so they compare first and return: setting the state costs more than reading
 // it.
-void restore(const ExecutionState::Value& value) {
+void set_modes(const ExecutionState::Value& value) {
   const Modes wanted = value == nullptr ? kClean : *static_cast<const Modes*>(value.get());
   const Modes now = current_modes();
   if (now.grad == wanted.grad && now.inference == wanted.inference) return;
@@ -97,9 +97,15 @@ void restore(const ExecutionState::Value& value) {
   c10::AutogradState::set_tls_state(state);
 }
 
+void exchange(ExecutionState::Value& value) {
+  ExecutionState::Value previous = capture();
+  set_modes(value);
+  value = std::move(previous);
+}
+
 [[maybe_unused]] const bool runtime_installed = [] {
   set_exception_translator(&translate);
-  register_execution_slot({&capture, &restore});
+  register_execution_slot({&capture, &exchange});
   return true;
 }();
 
