@@ -17,6 +17,9 @@ namespace {
 
 constexpr absl::string_view kWorkerPayload = "gradwire/worker";
 
+// The longest message that gets a context.
+constexpr std::size_t kMaxMessage = 4096;
+
 std::atomic<ExceptionTranslator> exception_translator{nullptr};
 
 std::string describe(const absl::Status& status) {
@@ -69,7 +72,7 @@ std::string worker_of(const absl::Status& status) {
 }
 
 absl::Status with_context(const absl::Status& status, absl::string_view context) {
-  if (status.ok()) return status;
+  if (status.ok() || status.message().size() > kMaxMessage) return status;
   absl::Status longer(status.code(), absl::StrCat(context, ": ", status.message()));
   status.ForEachPayload(
       [&longer](absl::string_view type, const absl::Cord& payload) { longer.SetPayload(type, payload); });

@@ -45,6 +45,13 @@ TEST(WithContext, KeepsCodeAndWorker) {
   EXPECT_TRUE(with_context(absl::OkStatus(), "calling f").ok());
 }
 
+TEST(WithContext, LengthIsBounded) {
+  absl::Status status = absl::AbortedError("the worker stopped");
+  for (int i = 0; i < 100'000; ++i) status = with_context(status, "\"next\"");
+  EXPECT_GT(status.message().size(), 4'096u);
+  EXPECT_LT(status.message().size(), 4'200u);
+}
+
 TEST(Caught, IsTheStatusOfTheExceptionWithItsContext) {
   const auto caught_from = [](auto thrown) {
     try {
