@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/calls/agent_services.h"
 
@@ -21,7 +20,7 @@ Mesh::Mesh(std::vector<std::string> names, std::vector<MeshDimension> dimensions
   agent = given_or_current(std::move(agent));
   agent_ = agent;
   shape_ = value_or_throw(MeshShape::create(std::move(dimensions), names.size()));
-  absl::flat_hash_set<absl::string_view> seen;
+  HashSet<absl::string_view> seen;
   for (const std::string& name : names) {
     if (!seen.insert(name).second) {
       throw Error(absl::InvalidArgumentError(absl::StrCat("worker \"", name, "\" occurs twice in the mesh")));
@@ -80,7 +79,7 @@ Mesh Mesh::flatten(std::string dimension) const {
 }
 
 Mesh Mesh::without(const std::vector<std::string>& names) const {
-  absl::flat_hash_set<std::size_t> dropped;
+  HashSet<std::size_t> dropped;
   for (const std::string& name : names) dropped.insert(mesh_internal::find_member(*names_, name));
   MeshShape::Part part;
   for (std::size_t i = 0; i < size(); ++i) {
@@ -137,9 +136,9 @@ std::vector<std::shared_ptr<RRefHandle>> Mesh::spread(const Agent& agent, Locate
   // The wait may be refused. Then the calls end now, because they use the value of the caller.
   if (!outcome.ok()) tree.cancel(outcome.status());
   throw_if_error(outcome.status());
-  absl::flat_hash_map<uint64_t, std::shared_ptr<RRefHandle>> delivered;
+  HashMap<uint64_t, std::shared_ptr<RRefHandle>> delivered;
   for (auto& [incarnation, handle] : outcome->delivered) delivered.emplace(incarnation, std::move(handle));
-  absl::flat_hash_map<uint64_t, absl::Status> failed;
+  HashMap<uint64_t, absl::Status> failed;
   for (const auto& [incarnation, code, text] : outcome->failed)
     failed.emplace(incarnation, absl::Status(static_cast<absl::StatusCode>(code), text));
 

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::security {
 
@@ -23,7 +23,7 @@ class WarningLimit {
 
  private:
   // The time of the last warning about each subject.
-  absl::flat_hash_map<std::string, absl::Time> last_;
+  HashMap<std::string, absl::Time> last_;
   absl::Time last_of_others_ = absl::InfinitePast();
 };
 

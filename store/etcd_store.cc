@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/fork.h"
 #include "gradwire/base/process/start_thread.h"
@@ -243,7 +243,7 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::do_wait(const std::vector<st
                                                             absl::Time deadline) {
   // Keys may be named twice; the answer names each missing one once.
   std::vector<std::string> distinct, full;
-  absl::flat_hash_set<absl::string_view> seen;
+  HashSet<absl::string_view> seen;
   for (const std::string& key : keys) {
     if (!seen.insert(key).second) continue;
     distinct.push_back(key);

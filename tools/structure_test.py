@@ -186,6 +186,13 @@ class Structure(unittest.TestCase):
         other = '#include <ATen/ATen.h>\n#include "gradwire/device/cuda/cuda_calls.h"\n#include <cuda_like/a.h>\n// #include <cuda.h>\n'
         self.assertEqual(self.problems({"device/a.cc": other}, layers), [])
 
+    def test_tables_that_an_exception_damages(self):
+        text = '#pragma once\n#include "absl/container/flat_hash_map.h"\n'
+        self.assertEqual(self.problems({"base/containers/a.h": text, "tests/a.cc": text}), [])
+        self.assertEqual(self.problems({"base/io/a.h": text}), [
+            "base/io/a.h:2: includes absl/container/flat_hash_map.h, whose tables are damaged by an exception; "
+            "use base/containers/hash_map.h, or std::map"])
+
     def test_a_main_header_that_includes_too_many(self):
         names = [f"rpc/part{i % 2}/h{i}.h" for i in range(structure.MAX_HEADERS + 1)]
         for count, expected in ((len(names) - 1, []), (len(names), [

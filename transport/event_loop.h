@@ -8,12 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/io/epoll.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/poller.h"
@@ -129,7 +129,7 @@ class EventLoop : public Poller, public LoopTimers {
   const ProcessMark mark_;
 
   // These are accessed only by the driver.
-  absl::flat_hash_map<uint64_t, std::shared_ptr<EventHandler>> handlers_;
+  HashMap<uint64_t, std::shared_ptr<EventHandler>> handlers_;
   uint64_t next_id_ = 2;
   Turns turns_;
   bool ending_ = false;

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/limits/worker_counts.h"
 #include "gradwire/rpc/membership/gone_workers.h"
@@ -113,9 +112,9 @@ class ContextTable {
  private:
   struct Row {
     // The workers that messages of the context were sent to.
-    absl::flat_hash_set<uint64_t> touched;
+    HashSet<uint64_t> touched;
     // The workers that sent messages of the context here.
-    absl::flat_hash_set<uint64_t> senders;
+    HashSet<uint64_t> senders;
     // The worker whose message made the context live; 0: it was opened here.
     uint64_t opener = 0;
 
@@ -141,8 +140,8 @@ class ContextTable {
   void end(const rpc::Id& context, std::vector<Ended>& ended);
 
   Bounds bounds_;
-  absl::flat_hash_map<rpc::Id, Row> live_;
-  absl::flat_hash_map<uint64_t, Origin> origins_;
+  HashMap<rpc::Id, Row> live_;
+  HashMap<uint64_t, Origin> origins_;
   // The live contexts of each opener.
   rpc::WorkerCounts opened_;
   rpc::GoneWorkers lost_{bounds_.origins};

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "gradwire/autograd/context/context_table.h"
 #include "gradwire/autograd/graph/gradients.h"
 #include "gradwire/autograd/graph/graph_nodes.h"
 #include "gradwire/autograd/graph/timeline.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/calls/agent_services.h"
@@ -130,14 +130,14 @@ struct ContextState {
   const std::shared_ptr<ActiveContext> active;
 
   Mutex mutex;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> send_nodes ABSL_GUARDED_BY(mutex);
+  HashMap<uint64_t, std::shared_ptr<SendNode>> send_nodes ABSL_GUARDED_BY(mutex);
   // The last number that was given to a message with tensors that require grad.
   uint64_t messages ABSL_GUARDED_BY(mutex) = 0;
   Gradients gradients ABSL_GUARDED_BY(mutex);
   // Passes of which a message has arrived. Ended passes are kept because their messages may be repeated. At
   // the limit the oldest ended pass is forgotten: a repetition is not expected after that many later passes.
   static constexpr std::size_t kMaxPasses = 256;
-  absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes ABSL_GUARDED_BY(mutex);
+  HashMap<rpc::Id, std::shared_ptr<Pass>> passes ABSL_GUARDED_BY(mutex);
   std::deque<rpc::Id> pass_order ABSL_GUARDED_BY(mutex);
   // The context is released: a pass that begins now is aborted.
   bool released ABSL_GUARDED_BY(mutex) = false;
@@ -217,8 +217,8 @@ class Contexts {
 
   mutable Mutex mutex_;
   ContextTable table_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<rpc::Id, std::shared_ptr<ContextState>> states_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<int64_t, rpc::Id> by_public_id_ ABSL_GUARDED_BY(mutex_);
+  HashMap<rpc::Id, std::shared_ptr<ContextState>> states_ ABSL_GUARDED_BY(mutex_);
+  HashMap<int64_t, rpc::Id> by_public_id_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_counter_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

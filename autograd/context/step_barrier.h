@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
@@ -53,7 +53,7 @@ class StepBarrier {
   bool give_up(uint64_t ticket, Tickets& passed);
 
   std::size_t forwarding() const { return forwarding_.size(); }
-  const absl::flat_hash_set<rpc::Id>& forwarding_contexts() const { return forwarding_; }
+  const HashSet<rpc::Id>& forwarding_contexts() const { return forwarding_; }
   std::size_t waiting() const { return queue_.size(); }
 
  private:
@@ -73,7 +73,7 @@ class StepBarrier {
   int armed_ = 0;
   // The parameters of each running step.
   std::vector<Parameters> running_;
-  absl::flat_hash_set<rpc::Id> forwarding_;
+  HashSet<rpc::Id> forwarding_;
   std::list<Waiter> queue_;
 };
 

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/context/step_barrier.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/id.h"
@@ -76,7 +76,7 @@ class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver>
 
   mutable Mutex mutex_;
   StepBarrier barrier_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::autograd {
 
@@ -56,9 +56,9 @@ class Gradients {
   void make_ready(const Entry& entry);
 
   std::vector<Entry> entries_;
-  absl::flat_hash_map<const void*, std::size_t> index_;
+  HashMap<const void*, std::size_t> index_;
   // The streams on which gradients are ready, by their tensors. Only for gradients on an accelerator.
-  absl::flat_hash_map<const void*, c10::Stream> streams_;
+  HashMap<const void*, c10::Stream> streams_;
 };
 
 // Adds `gradient` to the gradient of the leaf `variable` in `gradients`. On an accelerator `gradient` must be

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "gradwire/autograd/graph/graph_nodes.h"
 #include "gradwire/autograd/graph/node_task.h"
 #include "gradwire/autograd/graph/timeline.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/device/streams.h"
 
 namespace gradwire::autograd {
@@ -255,21 +255,21 @@ class LocalExecutor {
   const Options options_;
 
   torch::autograd::edge_list roots_;
-  absl::flat_hash_map<uint64_t, Sent> sent_;
-  absl::flat_hash_map<const Node*, uint32_t> index_;
+  HashMap<uint64_t, Sent> sent_;
+  HashMap<const Node*, uint32_t> index_;
   std::deque<Record> records_;
   // Records whose edges the current walk has not followed.
   std::vector<uint32_t> unwalked_;
   // Origins of edges that lead to a needed gradient and have not been followed back.
   std::vector<From> needs_;
   // The records of recv nodes, by the sender and number of the message.
-  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, uint32_t> recv_records_;
+  HashMap<std::pair<uint64_t, uint64_t>, uint32_t> recv_records_;
   // begin_run() was called.
   bool runs_ = false;
   // The index in Reach::marked of each recv node that the current walk has reached.
-  absl::flat_hash_map<const void*, std::size_t> reach_index_;
+  HashMap<const void*, std::size_t> reach_index_;
   // The inputs, by the node that their gradients arrive at; and these nodes, which are kept alive.
-  absl::flat_hash_map<const Node*, Captures> captures_;
+  HashMap<const Node*, Captures> captures_;
   std::vector<std::shared_ptr<Node>> captured_;
   uint64_t counted_ = 0;
   uint64_t order_ = 0;

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "gradwire/autograd/graph/graph_nodes.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::autograd {
 
@@ -16,7 +16,7 @@ std::optional<GradientRoute> RouteTracer::trace(const torch::autograd::Edge& sta
   using torch::autograd::Edge;
   using torch::autograd::Node;
   GradientRoute route;
-  absl::flat_hash_set<const Node*> seen;
+  HashSet<const Node*> seen;
   std::vector<const Edge*> edges{&start};
   while (!edges.empty()) {
     const Edge& edge = *edges.back();

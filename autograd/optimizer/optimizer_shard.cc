@@ -79,7 +79,7 @@ std::shared_ptr<const std::vector<uintptr_t>> addresses_of(const std::vector<at:
 // step it twice.
 std::vector<std::vector<at::Tensor>> local_parameters(const std::vector<OptimizerShard::Group>& groups) {
   std::vector<std::vector<at::Tensor>> parameters;
-  absl::flat_hash_set<const void*> seen;
+  HashSet<const void*> seen;
   for (const auto& [number, references] : groups) {
     std::vector<at::Tensor>& group = parameters.emplace_back();
     for (const auto& reference : references) {

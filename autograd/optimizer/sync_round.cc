@@ -138,7 +138,7 @@ std::string SyncRound::describe_deposits() {
   int64_t deposits = 0;
   {
     MutexLock lock(mutex_);
-    absl::flat_hash_set<uint64_t> present_incarnations;
+    HashSet<uint64_t> present_incarnations;
     for (const Deposit& deposit : deposits_) {
       present.insert(absl::StrCat("\"", deposit.trainer.name, "\""));
       present_incarnations.insert(deposit.trainer.incarnation);

@@ -9,11 +9,11 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/device/device_fence.h"
@@ -80,7 +80,7 @@ class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<Sy
   Mutex mutex_;
   Deposits deposits_ ABSL_GUARDED_BY(mutex_);
   // Incarnations of the workers whose optimizers share the shard.
-  absl::flat_hash_set<uint64_t> trainers_ ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> trainers_ ABSL_GUARDED_BY(mutex_);
   // The error while no round can complete, because a trainer was lost and no new trainer was added since.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);

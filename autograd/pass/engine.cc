@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/service_numbers.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/metrics/samples.h"
@@ -238,7 +238,7 @@ namespace {
 // call.
 void name_callees(const rpc::CallRecorder& recorder,
                   const std::vector<std::shared_ptr<const SendNode>>& awaited, proto::PassSummary& out) {
-  absl::flat_hash_map<rpc::CallIdentity, int> wanted;
+  HashMap<rpc::CallIdentity, int> wanted;
   for (std::size_t i = 0; i < awaited.size(); ++i) {
     if (awaited[i]->answered()) wanted.emplace(awaited[i]->answered(), static_cast<int>(i));
   }

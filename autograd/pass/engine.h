@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/graph_planter.h"
 #include "gradwire/autograd/context/step_barrier_driver.h"
 #include "gradwire/autograd/pass/pass_table.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/rpc/calls/agent.h"
 #include "gradwire/rpc/core/extension.h"
@@ -103,7 +103,7 @@ class Engine : public rpc::AgentExtension {
   MessageServer server_;
 
   Mutex mutex_;
-  absl::flat_hash_map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 

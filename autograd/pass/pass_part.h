@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -21,6 +20,7 @@
 #include "gradwire/autograd/graph/local_executor.h"
 #include "gradwire/autograd/pass/pass_state.h"
 #include "gradwire/autograd/pass/plan.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/stream_fence.h"
@@ -281,7 +281,7 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   // The streams on which nodes have run. Set when the part ends.
   device::StreamSet streams_ ABSL_GUARDED_BY(mutex_);
   // The replies that are owed, by number.
-  absl::flat_hash_map<uint64_t, PassReply> replies_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, PassReply> replies_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_reply_ ABSL_GUARDED_BY(mutex_) = 1;
   // A thread is in run_nodes().
   bool running_ ABSL_GUARDED_BY(mutex_) = false;

@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::autograd {
 
@@ -140,22 +139,22 @@ class PassState {
 
   const Options options_;
 
-  absl::flat_hash_map<WaveKey, MarkState> waves_;
+  HashMap<WaveKey, MarkState> waves_;
   // The walk that was begun last.
   WaveKey walking_;
   uint64_t next_mark_ = 1;
   // The MARKs that were sent and not answered, by number, and the walk that caused each.
-  absl::flat_hash_map<uint64_t, WaveKey> sent_marks_;
+  HashMap<uint64_t, WaveKey> sent_marks_;
 
   // The workers that this worker has sent MARK, RUN or FINISH to. ABORT is sent to them.
   absl::btree_set<uint64_t> reached_;
   // The workers whose loss fails the pass.
-  absl::flat_hash_set<uint64_t> partners_;
+  HashSet<uint64_t> partners_;
 
   // Number of expected events that have not happened.
   uint64_t remaining_ = 0;
   // The messages whose gradients have arrived.
-  absl::flat_hash_set<uint64_t> arrived_;
+  HashSet<uint64_t> arrived_;
   uint64_t unanswered_shipments_ = 0;
   absl::btree_set<uint64_t> shipped_to_;
   std::vector<uint64_t> finish_replies_;

@@ -51,8 +51,8 @@ class PassTable {
 
   // The parts of a context that hold it. They are destroyed without a lock.
   struct Held {
-    absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes;
-    absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> nodes;
+    HashMap<rpc::Id, std::shared_ptr<Pass>> passes;
+    HashMap<uint64_t, std::shared_ptr<SendNode>> nodes;
   };
   static Held take(ContextState& context);
 

@@ -295,7 +295,11 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
       self = nullptr;
     };
     attach([executor = callback_executor(), task = std::move(task)]() mutable {
-      if (executor == nullptr || !executor->post_clean_or_keep(task)) task();
+      if (executor != nullptr) {
+        executor->post_clean_or_run(std::move(task));
+      } else {
+        task();
+      }
     });
   }
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/metrics/families.h"
 #include "gradwire/base/metrics/histogram.h"
 
@@ -80,7 +80,7 @@ class Samples {
   std::string constant_labels_;
   std::array<std::string, kMetrics> lines_;
   // The names and labels of the samples of other processes.
-  absl::flat_hash_set<std::string> added_;
+  HashSet<std::string> added_;
 };
 
 // HELP and TYPE of a family.

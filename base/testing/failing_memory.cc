@@ -1,5 +1,6 @@
 #include "gradwire/base/testing/failing_memory.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -13,7 +14,12 @@ thread_local int to_succeed = 0;
 thread_local int to_fail = 0;
 thread_local int failures = 0;
 
+// The same for all threads. Below 0 an allocation has failed, or none will.
+std::atomic<int> to_succeed_in_process{-1};
+
 bool fails() noexcept {
+  if (to_succeed_in_process.load(std::memory_order_relaxed) >= 0 && to_succeed_in_process.fetch_sub(1) == 0)
+    return true;
   if (!active) return false;
   if (to_succeed > 0) {
     --to_succeed;
@@ -47,6 +53,10 @@ FailingMemory::FailingMemory(int succeed, int fail) {
 }
 FailingMemory::~FailingMemory() { active = false; }
 int FailingMemory::failed() const { return failures; }
+
+FailingMemoryOfProcess::FailingMemoryOfProcess(int succeed) { to_succeed_in_process = succeed; }
+FailingMemoryOfProcess::~FailingMemoryOfProcess() { to_succeed_in_process = -1; }
+bool FailingMemoryOfProcess::failed() const { return to_succeed_in_process < 0; }
 
 }  // namespace gradwire
 

@@ -20,4 +20,17 @@ class FailingMemory {
   int failed() const;
 };
 
+// While an object exists, one allocation of the process fails: that after `succeed` others, in whichever
+// thread it is. One object at a time.
+class FailingMemoryOfProcess {
+ public:
+  explicit FailingMemoryOfProcess(int succeed);
+  ~FailingMemoryOfProcess();
+  FailingMemoryOfProcess(const FailingMemoryOfProcess&) = delete;
+  FailingMemoryOfProcess& operator=(const FailingMemoryOfProcess&) = delete;
+
+  // Whether the allocation has failed.
+  bool failed() const;
+};
+
 }  // namespace gradwire

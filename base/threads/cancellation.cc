@@ -19,9 +19,10 @@ struct CancellationToken::State {
   absl::Status reason ABSL_GUARDED_BY(mutex);
   std::map<uint64_t, Callback> callbacks ABSL_GUARDED_BY(mutex);
   uint64_t next_handle ABSL_GUARDED_BY(mutex) = 1;
+  // At 0 the token never fires. The last source and add() must not miss each other: the source stores
+  // `sources` before it reads `has_callbacks`, and add() does the same in the other order.
   std::atomic<int> sources{1};
-  // No source is left, so the token never fires.
-  bool abandoned ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> has_callbacks{false};
 };
 
 absl::Status CancellationToken::reason() const {
@@ -35,7 +36,8 @@ uint64_t CancellationToken::add(absl::AnyInvocable<void()> callback, bool is_inl
   {
     MutexLock lock(state_->mutex);
     if (state_->reason.ok()) {
-      if (state_->abandoned) return 0;
+      state_->has_callbacks.store(true);
+      if (state_->sources.load() == 0) return 0;
       state_->callbacks.emplace(state_->next_handle, State::Callback{std::move(callback), is_inline});
       return state_->next_handle++;
     }
@@ -80,10 +82,9 @@ CancellationSource::CancellationSource(const CancellationSource& other) : state_
 }
 
 CancellationSource::~CancellationSource() {
-  if (state_ == nullptr || state_->sources.fetch_sub(1) > 1) return;
+  if (state_ == nullptr || state_->sources.fetch_sub(1) > 1 || !state_->has_callbacks.load()) return;
   std::map<uint64_t, CancellationToken::State::Callback> dropped;  // Destroyed outside the lock.
   MutexLock lock(state_->mutex);
-  state_->abandoned = true;
   dropped.swap(state_->callbacks);
 }
 
@@ -98,9 +99,10 @@ void CancellationSource::cancel(absl::Status reason, Executor* executor) const {
   // Run without the lock: a callback may call reason(), forget() or on_cancelled(). The first reason was
   // stored above, so a callback that is registered from now on runs at once.
   for (auto& [handle, callback] : callbacks) {
-    Executor::Task task = std::move(callback.run);
-    if (callback.is_inline || executor == nullptr || !executor->post_clean_or_keep(task)) {
-      run_contained("a callback of a cancellation token", task);
+    if (callback.is_inline || executor == nullptr) {
+      run_contained("a callback of a cancellation token", callback.run);
+    } else {
+      executor->post_clean_or_run(std::move(callback.run));
     }
   }
 }

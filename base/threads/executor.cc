@@ -52,6 +52,14 @@ bool Executor::post_clean_or_keep(Task& task, TaskCost* cost) noexcept {
   }
 }
 
+void Executor::post_clean_or_run(Task task, TaskCost* cost) noexcept {
+  if (post_clean_or_keep(task, cost)) return;
+  run_here([&] {
+    ScopedExecutionState clean((ExecutionState()));
+    run_contained("a task that its executor has refused", task);
+  });
+}
+
 Executor* Executor::current() { return current_executor; }
 void Executor::set_current(Executor* executor) { current_executor = executor; }
 

@@ -50,6 +50,10 @@ class Executor {
   // As post_clean(), but returns false also without memory.
   bool post_clean_or_keep(Task& task, TaskCost* cost = nullptr) noexcept;
 
+  // As post_clean(), but runs the task inside this call, in the clean ExecutionState, if the executor has
+  // shut down or there is no memory. For what must run exactly once.
+  void post_clean_or_run(Task task, TaskCost* cost = nullptr) noexcept;
+
   // For a thread that is about to sleep until `done`: it receives data on behalf of the executor's tasks, for
   // a limited time and not beyond `deadline`. Returns whether `done` is true.
   virtual bool drive_until(const std::atomic<bool>& done, absl::Time deadline) { return done.load(); }

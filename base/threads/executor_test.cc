@@ -1,5 +1,6 @@
 #include "gradwire/base/threads/executor.h"
 
+#include <initializer_list>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -113,6 +114,27 @@ TEST(Executor, TaskWithoutMemoryIsTheCallersAgain) {
   EXPECT_EQ(runs, 1);
   executor.post_or_run([&] { ++runs; });
   EXPECT_EQ(runs, 2);
+}
+
+TEST(Executor, RefusedTaskRunsInAThreadThatMayWait) {
+  FakeExecutor closed;
+  closed.closed = true;
+  ExecutorWithoutMemory no_memory;
+  for (Executor* executor : std::initializer_list<Executor*>{&closed, &no_memory}) {
+    const DutyScope duty;
+    Number::Scope scope(std::make_shared<int>(7));
+    int seen = -1;
+    bool was_on_duty = true;
+    executor->post_clean_or_run([&] {
+      seen = number_in_slot();
+      was_on_duty = on_duty();
+      throw std::runtime_error("thrown by a task");
+    });
+    EXPECT_EQ(seen, 0);
+    EXPECT_FALSE(was_on_duty);
+    EXPECT_TRUE(on_duty());
+    EXPECT_EQ(number_in_slot(), 7);
+  }
 }
 
 TEST(BlockingScope, OutsideAnExecutorIsFree) {

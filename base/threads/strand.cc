@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "gradwire/base/duty.h"
 #include "gradwire/base/log/contained.h"
 #include "gradwire/base/threads/execution_state.h"
 
@@ -83,6 +84,7 @@ void Strand::start(Queued task) noexcept {
 // one stack frame deeper for each task. To keep the stack short, only the outermost call runs tasks; inner
 // calls add theirs to due_inline_.
 void Strand::run_inline(Executor::Task task) noexcept {
+  const OffDutyScope off_duty;
   const bool queued = run_contained("a task of a strand", [&] {
     MutexLock lock(mutex_);
     due_inline_.push_back(std::move(task));

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "gradwire/base/duty.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/testing/executor_without_memory.h"
 #include "gradwire/base/threads/execution_state.h"
@@ -148,6 +149,17 @@ TEST(Strand, TasksRunInOrderThoughTheExecutorHasNoMemory) {
   for (int i = 0; i < 3; ++i) strand->post([&, i](Strand::Next) { order.push_back(i); });
   first();
   EXPECT_EQ(order, std::vector<int>({0, 1, 2}));
+}
+
+TEST(Strand, TasksThatTheExecutorRefusesMayWait) {
+  auto strand = std::make_shared<Strand>(std::make_shared<ExecutorWithoutMemory>());
+  std::vector<bool> duties;
+  Strand::Next first;
+  strand->post([&](Strand::Next next) { first = std::move(next); });
+  for (int i = 0; i < 2; ++i) strand->post([&](Strand::Next) { duties.push_back(on_duty()); });
+  const DutyScope duty;
+  first();
+  EXPECT_EQ(duties, std::vector<bool>({false, false}));
 }
 
 TEST(Strand, StateOfOneTaskNeverReachesTheNext) {

@@ -7,10 +7,10 @@
 #include <thread>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire {
@@ -68,7 +68,7 @@ class TimedTasks {
  private:
   ByTime by_time_;
   // By id, also of tasks that run: one that is cancelled meanwhile has no entry any more.
-  absl::flat_hash_map<uint64_t, absl::Time> times_;
+  HashMap<uint64_t, absl::Time> times_;
   uint64_t next_id_ = 1;
 };
 

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
   std::vector<int> members(of.size);
   std::iota(members.begin(), members.end(), 0);
   // If the group's ranks equal the world's, errors name the right ranks without a map.
-  absl::flat_hash_map<int, int> names;
+  HashMap<int, int> names;
   if (of.world_ranks != members) {
     for (const int member : members) names[of.world_ranks[member]] = member;
     of.p2p->name_ranks(group->channel(kPointToPoint), names);

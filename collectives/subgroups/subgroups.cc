@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
@@ -17,7 +17,7 @@ namespace {
 // Checks that the lists are not empty and have no rank in common.
 void check_apart(const char* function, const std::vector<std::vector<int>>& lists) {
   if (lists.empty()) refuse(absl::StrCat(function, ": no lists of ranks are given; expected at least one"));
-  absl::flat_hash_map<int, std::size_t> list_of;
+  HashMap<int, std::size_t> list_of;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     if (lists[i].empty()) refuse(absl::StrCat(function, ": list ", i, " is empty; expected ranks"));
     for (const int rank : lists[i]) {

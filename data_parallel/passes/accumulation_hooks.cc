@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::data_parallel {
 namespace {
@@ -79,7 +79,7 @@ void AccumulationHooks::remove() {
 }
 
 std::vector<const Node*> reachable_nodes(const std::vector<std::weak_ptr<Node>>& from) {
-  absl::flat_hash_set<const Node*> seen;
+  HashSet<const Node*> seen;
   std::vector<const Node*> open, all;
   const auto visit = [&](const Node* node) {
     if (node == nullptr || !seen.insert(node).second) return;

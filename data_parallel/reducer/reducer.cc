@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/data_parallel/buckets/coalesced_broadcast.h"
 #include "gradwire/data_parallel/reducer/replica_check.h"
@@ -259,7 +259,7 @@ std::vector<bool> reached_nodes(const AccumulationHooks& hooks, std::size_t para
   std::vector<bool> reached(parameters, true);
   if (outputs != nullptr) {
     const std::vector<const Node*> list = reachable_nodes(*outputs);
-    const absl::flat_hash_set<const Node*> nodes(list.begin(), list.end());
+    const HashSet<const Node*> nodes(list.begin(), list.end());
     for (std::size_t i = 0; i < parameters; ++i) reached[i] = nodes.contains(hooks.node(i));
     return reached;
   }

@@ -8,8 +8,8 @@
 #include <exception>
 #include <sstream>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/objects.h"
 #include "gradwire/collectives/world.h"
@@ -40,7 +40,7 @@ void read_state(const std::string& bytes, torch::optim::Optimizer& optimizer, in
   }
 }
 
-using Impls = absl::flat_hash_set<const c10::TensorImpl*>;
+using Impls = HashSet<const c10::TensorImpl*>;
 
 Impls impls_of(const std::vector<at::Tensor>& tensors) {
   Impls impls;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/buckets/coalesced_broadcast.h"
 #include "gradwire/data_parallel/join/join.h"
@@ -93,7 +93,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   const std::shared_ptr<collectives::ProcessGroup> group_;
   const Factory factory_;
   std::vector<std::vector<int>> owners_;
-  absl::flat_hash_map<const c10::TensorImpl*, int> owner_of_;
+  HashMap<const c10::TensorImpl*, int> owner_of_;
   // Number of elements that each rank steps.
   std::vector<int64_t> load_;
   std::unique_ptr<torch::optim::Optimizer> local_;

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::data_parallel {
 namespace {
@@ -76,7 +76,7 @@ class ZeroStepHook : public CommHook {
   ShardedOptimizer& optimizer_;
   const bool interleaved_;
   // The parameters that were stepped in the pass under way.
-  absl::flat_hash_set<const c10::TensorImpl*> stepped_;
+  HashSet<const c10::TensorImpl*> stepped_;
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/device/device_transfer.h"
 
@@ -26,7 +26,7 @@ class MemoryHandles {
 
  private:
   Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::string> handles_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::string> handles_ ABSL_GUARDED_BY(mutex_);
 };
 
 // As DeviceTransfer::open(). InvalidArgument if the handle has the wrong length, or the allocation is smaller

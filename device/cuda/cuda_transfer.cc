@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/device/cuda/cuda_calls.h"
@@ -147,7 +147,7 @@ class CudaTransfer final : public DeviceTransfer {
 
   MemoryHandles handles_;
   Mutex mutex_;
-  absl::flat_hash_map<c10::DeviceIndex, Facts> facts_ ABSL_GUARDED_BY(mutex_);
+  HashMap<c10::DeviceIndex, Facts> facts_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Never destroyed: agents may use it until the process ends.

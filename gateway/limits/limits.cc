@@ -44,7 +44,7 @@ struct Quotas::State {
   const Bounds bounds;
   mutable Mutex mutex;
   Use all ABSL_GUARDED_BY(mutex);
-  absl::flat_hash_map<std::string, Use> clients ABSL_GUARDED_BY(mutex);
+  HashMap<std::string, Use> clients ABSL_GUARDED_BY(mutex);
 
   void give_back(const std::string& client, uint64_t calls, uint64_t sessions, uint64_t bytes) {
     MutexLock lock(mutex);

@@ -1,9 +1,9 @@
 #include "gradwire/gateway/serving/callees.h"
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/gateway/values/utf8.h"
@@ -115,7 +115,7 @@ void CalleeDirectory::ask(const std::shared_ptr<Inquiry>& inquiry) {
 }
 
 void CalleeDirectory::answer(const std::shared_ptr<Inquiry>& inquiry, const Answer& answer) {
-  absl::flat_hash_set<uint64_t> live;
+  HashSet<uint64_t> live;
   for (const rpc::WorkerInfo& info : agent_->get_worker_infos()) {
     const absl::StatusOr<rpc::Worker> worker = agent_->services().find_worker(rpc::Destination(info));
     if (worker.ok()) live.insert(worker->incarnation);

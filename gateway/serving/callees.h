@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/gateway/values/type.h"
 #include "gradwire/proto/gateway.pb.h"
@@ -63,8 +63,8 @@ class CalleeDirectory : public std::enable_shared_from_this<CalleeDirectory> {
   const std::shared_ptr<rpc::Agent> agent_;
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<const ServedCallees>> known_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, std::vector<Found>> waiting_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::shared_ptr<const ServedCallees>> known_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::vector<Found>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::gateway

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/gateway/serving/core.h"
 #include "gradwire/gateway/serving/results.h"
@@ -57,7 +57,7 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
   struct Input {
     v1::CallRequest request;
     // The memory of chunked tensors of `request`, which is filled.
-    absl::flat_hash_map<const v1::Tensor*, transport::Buffer> uploaded;
+    HashMap<const v1::Tensor*, transport::Buffer> uploaded;
     absl::Time deadline;
     // The trace to which the call belongs; nullptr if none is known.
     std::shared_ptr<const rpc::TraceContext> trace;

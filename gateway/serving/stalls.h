@@ -4,8 +4,8 @@
 #include <functional>
 #include <thread>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::gateway {
@@ -46,7 +46,7 @@ class Stalls {
   const absl::Duration timeout_;
   const std::function<absl::Time()> now_;
   Mutex mutex_;
-  absl::flat_hash_set<Watch*> watches_;
+  HashSet<Watch*> watches_;
   // The thread that runs on_stall, with the lock held.
   std::atomic<std::thread::id> checking_{};
 };

@@ -191,7 +191,7 @@ void Sessions::expire() {
 }
 
 void Sessions::end_all(const absl::Status& reason) {
-  absl::flat_hash_map<std::string, std::shared_ptr<Session>> sessions;
+  HashMap<std::string, std::shared_ptr<Session>> sessions;
   {
     MutexLock lock(mutex_);
     sessions.swap(sessions_);

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::rpc {
@@ -42,7 +42,7 @@ class Session {
  private:
   friend class Sessions;
   friend class SessionUse;
-  using Objects = absl::flat_hash_map<std::string, std::shared_ptr<rpc::RRefHandle>>;
+  using Objects = HashMap<std::string, std::shared_ptr<rpc::RRefHandle>>;
 
   const std::string id_;
   const uint64_t max_objects_;
@@ -106,7 +106,7 @@ class Sessions {
   const std::function<absl::Time()> now_;
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::string, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::gateway

@@ -4,12 +4,12 @@
 #include <limits>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/flight/code_name.h"
 #include "gradwire/base/flight/json_line.h"
 #include "gradwire/rpc/callee/served_calls.h"
@@ -74,7 +74,7 @@ class Names {
   }
 
  private:
-  absl::flat_hash_map<uint64_t, std::string> names_;
+  HashMap<uint64_t, std::string> names_;
 };
 
 std::string seconds(int64_t nanoseconds) {

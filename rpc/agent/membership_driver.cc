@@ -137,7 +137,7 @@ void MembershipDriver::death_agreed(uint64_t incarnation) {
 
 // Waits for joins go on: the store may be back before they end. If it has lost the log, nobody can join.
 void MembershipDriver::on_store_lost(const absl::Status& reason, bool for_good) {
-  absl::flat_hash_set<uint64_t> strangers;
+  HashSet<uint64_t> strangers;
   {
     MutexLock lock(mutex_);
     store_lost_ = reason;

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/peers.h"
@@ -87,10 +87,10 @@ class MembershipDriver : public Directory::Listener {
   absl::Status store_lost_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   // Incarnations of which only one of the two is known: the end in the log, or the loss.
-  absl::flat_hash_set<uint64_t> ended_in_log_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> ended_in_log_ ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
   // Incarnations that another worker says are dead, and that this worker has not seen in the log.
-  absl::flat_hash_set<uint64_t> accused_strangers_ ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> accused_strangers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

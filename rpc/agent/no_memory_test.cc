@@ -77,8 +77,8 @@ INSTANTIATE_TEST_SUITE_P(Calls, NoMemory,
                            return absl::StrCat(std::get<0>(each.param).name, "_", std::get<1>(each.param));
                          });
 
-// Only of the thread that calls, which also drives the event loop while it waits. The tables of other threads
-// are hash tables of Abseil, which do not survive an exception of an allocation.
+// Only of the thread that calls, which also drives the event loop while it waits (tests/rpc/no_memory_test.cc
+// has the other threads).
 TEST_P(NoMemory, CallEndsAndTheNextOneWorks) {
   const auto& [kind, transport] = GetParam();
   RpcBackendOptions options;

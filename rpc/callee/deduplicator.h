@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/rpc/core/options.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 
@@ -110,7 +110,7 @@ class Deduplicator {
   void drop_answers(Caller& caller);
 
   const RetryOptions options_;
-  absl::flat_hash_map<uint64_t, Caller> callers_;
+  HashMap<uint64_t, Caller> callers_;
   GoneWorkers gone_;
   std::size_t answers_ = 0;
   std::vector<Answer> dropped_;

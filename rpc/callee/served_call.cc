@@ -344,17 +344,17 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, abs
   if (profile_ != nullptr) profile_->take(*envelope.mutable_response());
   if (encoded.copies != nullptr) {
     trace_.at(CallState::kAnswering);
-    auto waiting = std::make_shared<proto::Envelope>();
+    const EnvelopePtr waiting = make_envelope();
     own_bytes(encoded.buffers);
-    waiting->Swap(&envelope);
+    (*waiting)->Swap(&envelope);
     SendAhead::start(
         services_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
         [self = shared_from_this(), waiting](const absl::Status& copied, EncodedTensors tensors) {
           if (!copied.ok()) {
-            refuse_result(*self, self->services_, copied, *waiting->mutable_response());
+            refuse_result(*self, self->services_, copied, *(*waiting)->mutable_response());
             tensors = EncodedTensors();
           }
-          self->send_answer(*waiting, std::move(tensors), Clock::system().now());
+          self->send_answer(**waiting, std::move(tensors), Clock::system().now());
         });
     return;
   }
@@ -527,9 +527,9 @@ void ServedCall::answer_error(absl::Status status) noexcept {
     });
   }
   const absl::Time now = Clock::system().now();
-  proto::Envelope envelope;
+  EnvelopeBox envelope;
   const bool described = run_contained("the error of a call", [&] {
-    proto::Response& response = *envelope.mutable_response();
+    proto::Response& response = *envelope->mutable_response();
     response.set_call_id(incoming_.request().call_id());
     status_to_proto(services_.runtime.for_caller(incoming_.from, std::move(status)),
                     *response.mutable_status());
@@ -539,9 +539,9 @@ void ServedCall::answer_error(absl::Status status) noexcept {
     // The caller must not wait for an answer that does not come. An envelope without a body ends the link,
     // too.
     incoming_.link->cut(no_memory());
-    envelope.Clear();
+    envelope->Clear();
   }
-  send_answer(envelope, EncodedTensors(), now);
+  send_answer(*envelope, EncodedTensors(), now);
 }
 
 void ServedCall::release_arguments() {

@@ -157,8 +157,15 @@ constexpr absl::Duration kExpiryInterval = absl::Milliseconds(10);
 
 // A complete answer, so that it can be sent again.
 struct KeptAnswer {
-  proto::Envelope envelope;
+  // Serialised.
+  std::string envelope;
   std::vector<transport::Buffer> buffers;
+
+  uint64_t byte_size() const {
+    uint64_t bytes = envelope.size();
+    for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
+    return bytes;
+  }
 };
 
 }  // namespace
@@ -203,9 +210,9 @@ std::optional<CallerLimit> ServedCalls::enter_locked(const IncomingCall& call) {
   return std::nullopt;
 }
 
-ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const CancellationSource& source,
+ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, CancellationSource source,
                                       const SharedCallState& state, absl::Status& refused) {
-  if (call.is_repeatable()) return begin_repeatable(call, source, state, refused);
+  if (call.is_repeatable()) return begin_repeatable(call, std::move(source), state, refused);
   std::optional<CallerLimit> exceeded;
   absl::Time alarm = absl::InfiniteFuture();
   {
@@ -219,7 +226,7 @@ ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const Cancellati
     refused = check_leaving_locked(call);
     if (!refused.ok()) return Begun::kRefused;
     const auto entry = calls_
-                           .try_emplace(key, Running{source, nullptr, &call.request(), &state,
+                           .try_emplace(key, Running{std::move(source), nullptr, &call.request(), &state,
                                                      call.from.incarnation, call.arrived, call.deadline})
                            .first;
     try {
@@ -246,7 +253,7 @@ ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const Cancellati
 //      link on which it has arrived now, and its answer will be sent there.
 //   3. Without the lock: cancel calls whose answers the caller does not want any more, and send a kept answer
 //      again.
-ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationSource& source,
+ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, CancellationSource source,
                                                  const SharedCallState& state, absl::Status& refused) {
   const proto::Request& request = call.request();
   const Worker& from = call.from;
@@ -280,8 +287,8 @@ ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const
     } else if (decision.verdict == Deduplicator::Verdict::kRun) {
       try {
         auto repeatable = std::make_shared<Repeatable>(Repeatable{link, from.incarnation});
-        calls_.try_emplace(key, Running{source, std::move(repeatable), &request, &state, from.incarnation,
-                                        call.arrived, call.deadline});
+        calls_.try_emplace(key, Running{std::move(source), std::move(repeatable), &request, &state,
+                                        from.incarnation, call.arrived, call.deadline});
       } catch (...) {
         calls_of_callers_.leave(from.incarnation, call.bytes);
         repeats_.end(from.incarnation, request.request_id(), nullptr, 0, call.arrived);
@@ -305,12 +312,14 @@ ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const
                  runtime_.executor.get());
   }
   if (decision.verdict == Deduplicator::Verdict::kAnswered) {
-    // The answer must have the call id of this repetition. So the envelope is copied; the buffers are shared.
+    // The answer must have the call id of this repetition. So the envelope is a new one; the buffers are
+    // shared.
     const auto& kept = *std::static_pointer_cast<const KeptAnswer>(decision.answer);
-    proto::Envelope envelope = kept.envelope;
-    envelope.mutable_response()->set_call_id(request.call_id());
+    EnvelopeBox envelope;
+    (void)envelope->ParseFromString(kept.envelope);
+    envelope->mutable_response()->set_call_id(request.call_id());
     // If this link breaks as well, the caller repeats its request again.
-    (void)link->send(envelope, kept.buffers, &request);
+    (void)link->send(*envelope, kept.buffers, &request);
   }
   if (exceeded) refused = refuse(from, *exceeded);
   if (!refused.ok()) return Begun::kRefused;
@@ -330,20 +339,22 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
       const proto::Payload& result = envelope.response().result();
       if (result.references_size() > 0 || result.has_graph()) {
         // References and graph nodes are counted, so they must not be sent twice. Keep an error instead.
+        EnvelopeBox error;
         status_to_proto(with_worker(absl::UnavailableError(absl::StrCat(
                                         "\"", callee_of(call.request()),
                                         "\" has run, but its connection broke, and an answer with "
                                         "references or from an autograd context cannot be sent again")),
                                     runtime_.self.name),
-                        *copy->envelope.mutable_response()->mutable_status());
+                        *error->mutable_response()->mutable_status());
+        copy->envelope = error->SerializeAsString();
       } else {
-        copy->envelope = envelope;
+        copy->envelope = envelope.SerializeAsString();
         copy->buffers = buffers;
       }
       kept = std::move(copy);
     });
   }
-  const uint64_t bytes = kept == nullptr ? 0 : byte_size(kept->envelope, kept->buffers);
+  const uint64_t bytes = kept == nullptr ? 0 : kept->byte_size();
   std::shared_ptr<Link> link = call.link;
   std::shared_ptr<Repeatable> ended;
   std::vector<Deduplicator::Answer> dropped;

@@ -9,22 +9,21 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/cancellation.h"
 #include "gradwire/base/threads/strand.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/callee/deduplicator.h"
 #include "gradwire/rpc/core/call_context.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/core/options.h"
 #include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/agent_tables.h"
-#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/handle.h"
 #include "gradwire/rpc/runtime/runtime.h"
@@ -69,7 +68,7 @@ class SlowReaders {
 
   mutable Mutex mutex_;
   // By the number of the link: those on which answers were waiting at the last request.
-  absl::flat_hash_map<uint64_t, Entry> links_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Entry> links_ ABSL_GUARDED_BY(mutex_);
   UnreadAnswers answers_ ABSL_GUARDED_BY(mutex_);
 
   // The size of links_, for requests that take no lock.
@@ -168,7 +167,7 @@ class ServedCalls {
   };
   // Call when a request has arrived. `source`: the source of call.token. `state`: the state of the call, for
   // reports; it must live as long as the call's request.
-  Begun begin(const IncomingCall& call, const CancellationSource& source, const SharedCallState& state,
+  Begun begin(const IncomingCall& call, CancellationSource source, const SharedCallState& state,
               absl::Status& refused);
   // Call before the answer of a repeatable call is sent. Keeps the answer for repetitions, and returns the
   // link on which it must be sent.
@@ -226,10 +225,10 @@ class ServedCalls {
   };
   // The link on which a call arrived last, and its call id.
   using CallKey = std::pair<uint64_t, uint64_t>;
-  using Calls = absl::flat_hash_map<CallKey, Running>;
+  using Calls = HashMap<CallKey, Running>;
 
-  Begun begin_repeatable(const IncomingCall& call, const CancellationSource& source,
-                         const SharedCallState& state, absl::Status& refused);
+  Begun begin_repeatable(const IncomingCall& call, CancellationSource source, const SharedCallState& state,
+                         absl::Status& refused);
   // Counts a call of another worker, if there is room; otherwise returns the limit that it exceeds.
   std::optional<CallerLimit> enter_locked(const IncomingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // OK unless leave() refuses this call, which is not a repetition.
@@ -258,12 +257,12 @@ class ServedCalls {
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   // After leave(): why new calls are refused, and the outermost calls of those that were in progress then.
   absl::Status left_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<CallIdentity> roots_ ABSL_GUARDED_BY(mutex_);
+  HashSet<CallIdentity> roots_ ABSL_GUARDED_BY(mutex_);
   Calls calls_ ABSL_GUARDED_BY(mutex_);
   Deduplicator repeats_ ABSL_GUARDED_BY(mutex_);
   // Calls whose link has closed, by the caller's incarnation and the call id. A Cancel for them may arrive on
   // another link.
-  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, CallKey> orphans_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::pair<uint64_t, uint64_t>, CallKey> orphans_ ABSL_GUARDED_BY(mutex_);
   // Time of the next alarm, which is not later than any deadline that has not passed, or next_scan_.
   absl::Time alarm_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   // No alarm is set for an earlier time.

@@ -48,10 +48,10 @@ Server::Server(AgentRuntime& runtime, RRefService& rrefs)
       order_strands_(runtime.executor) {}
 
 void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
-  proto::Envelope envelope;
-  envelope.mutable_response()->set_call_id(call_id);
-  status_to_proto(with_worker(status, runtime_.self.name), *envelope.mutable_response()->mutable_status());
-  (void)link.send(envelope, {});
+  EnvelopeBox envelope;
+  envelope->mutable_response()->set_call_id(call_id);
+  status_to_proto(with_worker(status, runtime_.self.name), *envelope->mutable_response()->mutable_status());
+  (void)link.send(*envelope, {});
 }
 
 // The order of the steps matters:
@@ -85,8 +85,8 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   }
 }
 
-void Server::accept(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
-                    std::vector<transport::Buffer> buffers, std::shared_ptr<ServedCall>& made) {
+void Server::accept(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr&& envelope,
+                    std::vector<transport::Buffer>&& buffers, std::shared_ptr<ServedCall>& made) {
   const absl::Time arrived = Clock::system().now();
   const proto::Request& request = (*envelope)->request();
   const uint64_t call_id = request.call_id();
@@ -155,7 +155,8 @@ void Server::accept(const Worker& from, const std::shared_ptr<Link>& link, Envel
   auto call = std::make_shared<ServedCall>(services_, std::move(agent), std::move(incoming));
   // If begin() throws, the call is in no table.
   call->trace().dropped = true;
-  const ServedCalls::Begun begun = calls_.begin(call->incoming(), source, call->trace().state, refused);
+  const ServedCalls::Begun begun =
+      calls_.begin(call->incoming(), std::move(source), call->trace().state, refused);
   call->trace().dropped = begun != ServedCalls::Begun::kRun;
   if (begun != ServedCalls::Begun::kRun) {
     if (begun == ServedCalls::Begun::kRefused) refuse(*link, call_id, refused);
@@ -372,8 +373,8 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
  private:
   // Returns false if the answer is sent later. After an exception nothing was sent.
   bool send_reply(absl::StatusOr<ServiceReply> reply) {
-    proto::Envelope out;
-    proto::Response& response = *out.mutable_response();
+    EnvelopeBox out;
+    proto::Response& response = *out->mutable_response();
     response.set_call_id(call_id_);
     EncodedTensors encoded;
     encoded.executor = server_.runtime_.executor;
@@ -391,14 +392,14 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
     if (!reply.ok()) refuse(reply.status(), response, encoded);
     server_.runtime_.recorder->ended(entry_.record, Clock::system().now(), reply.status().code());
     if (encoded.copies != nullptr) {
-      send_when_copied(out, std::move(encoded));
+      send_when_copied(*out, std::move(encoded));
       return false;
     }
     // No thread waits for such an answer, so it need not wake the peer.
     if (reply.ok() && reply->deferrable && encoded.buffers.empty() && encoded.handed_over == nullptr) {
-      link_->send_deferred(out);
+      link_->send_deferred(*out);
     } else {
-      (void)link_->send_encoded(out, std::move(encoded));
+      (void)link_->send_encoded(*out, std::move(encoded));
     }
     return true;
   }
@@ -423,14 +424,14 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
   }
 
   void send_when_copied(proto::Envelope& envelope, EncodedTensors encoded) {
-    auto out = std::make_shared<proto::Envelope>();
-    out->Swap(&envelope);
+    const EnvelopePtr out = make_envelope();
+    (*out)->Swap(&envelope);
     SendAhead::start(
         server_.runtime_.fences, std::move(encoded), [link = link_] { return link; },
         [self = shared_from_this(), out](const absl::Status& copied, EncodedTensors tensors) {
           try {
-            if (!copied.ok()) self->refuse(copied, *out->mutable_response(), tensors);
-            (void)self->link_->send_encoded(*out, std::move(tensors));
+            if (!copied.ok()) self->refuse(copied, *(*out)->mutable_response(), tensors);
+            (void)self->link_->send_encoded(**out, std::move(tensors));
           } catch (...) {
             self->refuse_or_cut(caught("the answer of a service"));
           }

@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/strand.h"
 #include "gradwire/rpc/callee/served_call.h"
 #include "gradwire/rpc/callee/served_calls.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/core/worker.h"
-#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/registry/server_call.h"
 #include "gradwire/rpc/runtime/runtime.h"
 #include "gradwire/transport/message.h"
@@ -69,7 +69,7 @@ class OrderStrands {
   const std::shared_ptr<Executor> executor_;
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Strand>> strands_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::pair<uint64_t, uint64_t>, std::weak_ptr<Strand>> strands_ ABSL_GUARDED_BY(mutex_);
   // The next sweep comes when there are more entries than this.
   std::size_t sweep_above_ ABSL_GUARDED_BY(mutex_) = kMostUnused;
   uint64_t examined_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -101,8 +101,8 @@ class Server {
                     std::vector<transport::Buffer> buffers, std::shared_ptr<ServiceAnswer> answer);
   // The steps of on_request() for a call, and for a message to a service that has entered. Without memory
   // they throw; `made` is then the call, if it has entered.
-  void accept(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
-              std::vector<transport::Buffer> buffers, std::shared_ptr<ServedCall>& made);
+  void accept(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr&& envelope,
+              std::vector<transport::Buffer>&& buffers, std::shared_ptr<ServedCall>& made);
   void serve_service(AgentExtension* layer, const Worker& from, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers, std::shared_ptr<ServiceAnswer> answer);
   // Runs a step of the call. An exception fails the call.

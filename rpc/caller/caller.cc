@@ -43,7 +43,7 @@ bool any_requires_grad(const proto::Payload& payload) {
 }
 
 // Decodes the answer to a call.
-absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefService& rrefs,
+absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer&& answer, RRefService& rrefs,
                                        const AgentDevices& devices, GraphHook* hook) {
   // The steps, in this order:
   //   1. Receive the references, also if the rest fails: the sender waits until each of them is confirmed or
@@ -160,7 +160,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors&& tenso
     call->copying = true;
     call->sending = false;
     add_pending(id, std::move(call), [&] {
-      waiting->envelope.Swap(&envelope);
+      waiting->envelope->Swap(&envelope);
       waiting->tensors = std::move(tensors);
       copied_.add(waiting);
     });
@@ -374,16 +374,17 @@ void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) n
     return;
   }
   ProfiledCall::Events events;
-  absl::StatusOr<IncomingPayload> result;
-  try {
-    if (call->profile != nullptr && answer.ok()) events = answer->response().events();
-    result = answer.ok() ? unpack(*call, *std::move(answer), rrefs_, runtime_.devices, runtime_.graph_hook)
-                         : absl::StatusOr<IncomingPayload>(answer.status());
-    // Observers are code of the program, and capturing may wait for a thread that sends.
-    call->borrows = call->borrows && call->link != nullptr && call->link->borrows(call->ticket);
-  } catch (...) {
-    result = caught("receiving an answer");
-  }
+  absl::StatusOr<IncomingPayload> result = [&]() noexcept -> absl::StatusOr<IncomingPayload> {
+    try {
+      if (call->profile != nullptr && answer.ok()) events = answer->response().events();
+      // Observers are code of the program, and capturing may wait for a thread that sends.
+      call->borrows = call->borrows && call->link != nullptr && call->link->borrows(call->ticket);
+      if (!answer.ok()) return answer.status();
+      return unpack(*call, *std::move(answer), rrefs_, runtime_.devices, runtime_.graph_hook);
+    } catch (...) {
+      return caught("receiving an answer");
+    }
+  }();
   if (!answer.ok()) call->references.clear();
   if (call->profile == nullptr && !call->borrows) {
     finish(std::move(call), std::move(result), events);
@@ -394,7 +395,7 @@ void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) n
        events = std::move(events)]() mutable { finish(std::move(call), std::move(result), events); });
 }
 
-void Caller::finish(PendingCalls::Taken call, absl::StatusOr<IncomingPayload> result,
+void Caller::finish(PendingCalls::Taken call, absl::StatusOr<IncomingPayload>&& result,
                     const ProfiledCall::Events& events) noexcept {
   try {
     // Copy borrowed buffers before completing the call: the caller may modify its tensors afterwards.
@@ -452,7 +453,7 @@ bool sends_at_once(const Caller& caller, const Worker& to, uint64_t bytes) {
 //      thread. If the call has ended, nothing is sent.
 //   3. Send it, with the time that is left.
 void Caller::send_now(CopiedCall& call) {
-  proto::Request& request = *call.envelope.mutable_request();
+  proto::Request& request = *call.envelope->mutable_request();
   const Worker& to = call.peer->worker;
   const absl::StatusOr<std::shared_ptr<Link>> link =
       call.copied.ok() ? link_to(call.peer) : absl::StatusOr<std::shared_ptr<Link>>(call.copied);
@@ -468,7 +469,7 @@ void Caller::send_now(CopiedCall& call) {
     return;
   }
   request.set_timeout_us(timeout_us(call.deadline, Clock::system().now()));
-  transmit(call.id, *link, to, call.envelope, std::move(call.tensors), call.borrow);
+  transmit(call.id, *link, to, *call.envelope, std::move(call.tensors), call.borrow);
 }
 
 // Calls of idempotent functions, which outlive their connection (proto/rpc.proto, "Repeated calls"). Between
@@ -480,12 +481,12 @@ void Caller::send_repeatable(uint64_t id, proto::Envelope& envelope, EncodedTens
   // Each attempt sends a copy of this request. Attempts share the buffers, which own their memory, so the
   // caller may change its tensors meanwhile.
   auto request = std::make_shared<RepeatableRequest>();
-  request->envelope = envelope;
+  *request->envelope = envelope;
   request->buffers = std::move(tensors.buffers);
   const uint64_t to = call->incarnation;
   request->id = request_ids_.begin(to);
   absl::Cleanup not_added = [this, to, request_id = request->id] { request_ids_.end(to, request_id); };
-  request->envelope.mutable_request()->set_request_id(request->id);
+  request->envelope->mutable_request()->set_request_id(request->id);
   call->repeatable = std::move(request);
   calls_made_.fetch_add(1, std::memory_order_relaxed);
   // Nothing is being sent yet. A cancellation may take the call at once, and attempt() then finds that it has
@@ -527,15 +528,16 @@ void Caller::attempt(uint64_t id) {
     return;
   }
   if (!pending_.attach(id, *link)) return;
-  proto::Envelope envelope = call->request->envelope;
-  proto::Request& request = *envelope.mutable_request();
+  EnvelopeBox envelope;
+  *envelope = *call->request->envelope;
+  proto::Request& request = *envelope->mutable_request();
   request.set_call_id(id);
   request.set_attempt(static_cast<uint32_t>(call->number));
   // The watermark is read for each attempt, because earlier calls may have ended since the last one. It never
   // passes this request, which is still open.
   request.set_answered_below(request_ids_.answered_below(call->peer->worker.incarnation));
   request.set_timeout_us(timeout_us(call->deadline, Clock::system().now()));
-  const absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, call->request->buffers);
+  const absl::StatusOr<uint64_t> ticket = (*link)->send(*envelope, call->request->buffers);
   if (PendingCalls::Taken given_up = pending_.sent(id, ticket.ok() ? *ticket : 0)) {
     absl::Status reason = given_up->given_up;
     retract(id, std::move(given_up), std::move(reason));

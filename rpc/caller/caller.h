@@ -87,7 +87,7 @@ class Caller {
   // exception becomes the error of the call.
   void complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) noexcept;
   // The last steps, which may wait or run code of the program.
-  void finish(PendingCalls::Taken call, absl::StatusOr<IncomingPayload> result,
+  void finish(PendingCalls::Taken call, absl::StatusOr<IncomingPayload>&& result,
               const ProfiledCall::Events& events) noexcept;
   // Completes a call whose message could not be sent, or whose link has ended. Its error is the reason why
   // this agent or the callee's worker has ended, or else `failure`.

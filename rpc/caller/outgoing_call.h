@@ -20,7 +20,7 @@ class Caller;
 class OutgoingCall {
  public:
   // Receives the answer. Called once, on a thread of the transport, on a timer's thread, or inside send().
-  using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)>;
+  using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>&&)>;
 
   // `callee` is used in messages. If the destination is unknown, status() is an error.
   OutgoingCall(Caller& caller, const Destination& destination, std::string callee);

@@ -10,18 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoder.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/core/repeatable_request.h"
 #include "gradwire/rpc/core/worker.h"
 #include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/flight/call_report.h"
-#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/transport/message.h"
@@ -78,7 +78,7 @@ class RequestIds {
  private:
   mutable Mutex mutex_;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<uint64_t, std::set<uint64_t>> open_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::set<uint64_t>> open_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The calls of one agent that wait for room in a flow window, for reports. A call is added only if the window
@@ -111,7 +111,7 @@ class CreditWaits {
 
  private:
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, CallReport> calls_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, CallReport> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The answer to a call: its envelope and buffers.
@@ -159,7 +159,7 @@ struct PendingCall {
   std::shared_ptr<const RepeatableRequest> repeatable;
   int attempts = 0;  // Number of attempts of a repeatable call that have begun.
   // Exactly one of them is set: `done` receives the decoded answer, `answered` the undecoded one.
-  absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)> done;
+  absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>&&)> done;
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> answered;
 };
 
@@ -252,7 +252,7 @@ class PendingCalls {
   std::size_t unfinished() const { return unfinished_.load(); }
 
  private:
-  using Calls = absl::flat_hash_map<uint64_t, Taken>;
+  using Calls = HashMap<uint64_t, Taken>;
   Taken take_locked(Calls::iterator call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <class Matches>
   std::vector<Taken> take_where(Matches matches);

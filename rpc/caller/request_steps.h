@@ -12,8 +12,8 @@
 #include "gradwire/rpc/caller/outgoing_call.h"
 #include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/core/destination.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/core/worker.h"
-#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/rref/message_references.h"
 
 // The steps that make a request of arguments, for the calls to one worker (OutgoingCall) and to several

@@ -178,8 +178,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
                                          [self = shared_from_this(), executor = caller_.runtime().executor] {
                                            // After shutdown the executor refuses the task. send() then fails
                                            // and completes the promise, on this thread.
-                                           Executor::Task task = [self] { self->repeat(); };
-                                           if (!executor->post_clean(task)) task();
+                                           executor->post_clean_or_run([self] { self->repeat(); });
                                          });
       return;
     }

@@ -58,7 +58,7 @@ void destroy_as(const std::weak_ptr<Agent>& agent, F&& destroy) {
 
 // Decodes the answer to a call as an R.
 template <class R>
-typename Future<R>::Result decode_answer(IncomingPayload in) {
+typename Future<R>::Result decode_answer(IncomingPayload&& in) {
   if (in.payload->values_size() != 1)
     return absl::InvalidArgumentError("malformed answer: expected exactly one value");
   try {
@@ -105,7 +105,7 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
                 uint64_t* id = nullptr) {
   Promise<R> promise(agent->executor());
   std::weak_ptr<Agent> weak = agent->weak_from_this();
-  auto done = [promise, weak](absl::StatusOr<IncomingPayload> in) {
+  auto done = [promise, weak](absl::StatusOr<IncomingPayload>&& in) {
     if (!in.ok()) {
       promise.set_error(in.status());
     } else if constexpr (std::is_void_v<R> || std::is_arithmetic_v<R>) {

@@ -13,7 +13,8 @@
 namespace gradwire::rpc {
 
 // An envelope and the arena that its parts are allocated in. An envelope of ordinary size needs no heap
-// memory besides the box itself, and is destroyed in one step. Not movable; not thread-safe.
+// memory besides the box itself, and is destroyed in one step. Without an arena, an envelope whose body has
+// no memory cannot be destroyed. Not movable; not thread-safe.
 class EnvelopeBox {
  public:
   EnvelopeBox() : arena_(block_, sizeof(block_)) {
@@ -24,6 +25,8 @@ class EnvelopeBox {
 
   proto::Envelope& operator*() { return *envelope_; }
   proto::Envelope* operator->() { return envelope_; }
+  const proto::Envelope& operator*() const { return *envelope_; }
+  const proto::Envelope* operator->() const { return envelope_; }
 
   // The size of the serialised envelope, in bytes. Set for an envelope that has arrived, else 0.
   std::size_t wire_bytes() const { return wire_bytes_; }

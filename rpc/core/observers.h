@@ -6,11 +6,11 @@
 #include <optional>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/core/worker.h"
@@ -90,7 +90,7 @@ class Observers {
     absl::Duration pause;
     std::function<void()> leave;
   };
-  absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
@@ -11,15 +12,9 @@ namespace gradwire::rpc {
 // A request that may be sent more than once. Its buffers are owned, and shared with this object, so no
 // transport gives them away to the receiver. Immutable once made.
 struct RepeatableRequest {
-  proto::Envelope envelope;
+  EnvelopeBox envelope;
   std::vector<transport::Buffer> buffers;
   uint64_t id = 0;  // Request.request_id.
 };
-
-inline uint64_t byte_size(const proto::Envelope& envelope, const std::vector<transport::Buffer>& buffers) {
-  uint64_t bytes = envelope.ByteSizeLong();
-  for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
-  return bytes;
-}
 
 }  // namespace gradwire::rpc

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/device.h"
@@ -85,7 +85,7 @@ class AgentDevices {
 
   mutable Mutex mutex_;
   // The devices of the members, by incarnation.
-  absl::flat_hash_map<uint64_t, std::shared_ptr<const std::vector<Device>>> theirs_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::shared_ptr<const std::vector<Device>>> theirs_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Writes a map into a request, and reads it. InvalidArgument if it is not a one-to-one map of devices.

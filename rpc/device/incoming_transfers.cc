@@ -68,7 +68,7 @@ ArrivedTransfers::Reclaim ArrivedTransfers::reclaim(uint64_t sender, const std::
   // A transfer that has ended here is refused too, which has no effect. Nothing of a lost sender is read, and
   // settle() is not called for it any more.
   if (!settled && !unknown.empty() && !lost_.contains(sender)) {
-    absl::flat_hash_set<uint64_t>& refused = refused_[sender];
+    HashSet<uint64_t>& refused = refused_[sender];
     if (refused.size() + unknown.size() > kMaxRefused) return Reclaim::kTooMany;
     refused.insert(unknown.begin(), unknown.end());
   }
@@ -192,7 +192,7 @@ void IncomingTransfers::lose(uint64_t worker) {
 }
 
 void IncomingTransfers::shutdown() {
-  absl::flat_hash_map<uint64_t, Answer> answers;
+  HashMap<uint64_t, Answer> answers;
   MutexLock lock(mutex_);
   closed_ = true;
   transfers_.close();

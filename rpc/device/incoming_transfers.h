@@ -8,10 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/core/extension.h"
 #include "gradwire/rpc/link/arrival_order.h"
@@ -87,11 +86,11 @@ class ArrivedTransfers {
   };
   using Key = std::pair<uint64_t, uint64_t>;
 
-  absl::flat_hash_map<Key, State> transfers_;
-  absl::flat_hash_map<uint64_t, Waiting> reclaims_;
+  HashMap<Key, State> transfers_;
+  HashMap<uint64_t, Waiting> reclaims_;
   // Sender -> refused transfers whose messages have not arrived.
-  absl::flat_hash_map<uint64_t, absl::flat_hash_set<uint64_t>> refused_;
-  absl::flat_hash_set<uint64_t> lost_;
+  HashMap<uint64_t, HashSet<uint64_t>> refused_;
+  HashSet<uint64_t> lost_;
   std::size_t reading_ = 0;
   bool closed_ = false;
 };
@@ -144,11 +143,11 @@ class IncomingTransfers : public std::enable_shared_from_this<IncomingTransfers>
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   ArrivedTransfers transfers_ ABSL_GUARDED_BY(mutex_);
   // Sender -> transfers that have ended, for the next report.
-  absl::flat_hash_map<uint64_t, std::vector<uint64_t>> unreported_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::vector<uint64_t>> unreported_ ABSL_GUARDED_BY(mutex_);
   // Number of transfers in reports that were not answered yet.
   std::size_t reporting_ ABSL_GUARDED_BY(mutex_) = 0;
   // The answers of Reclaims that wait for a read, by token.
-  absl::flat_hash_map<uint64_t, Answer> answers_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Answer> answers_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_token_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/proto/membership.pb.h"
@@ -64,7 +64,7 @@ class IpcChannel : public DeviceTransfers, public std::enable_shared_from_this<I
   struct Member {
     Worker worker;
     // Its devices that it can share, by the identity of the physical device.
-    absl::flat_hash_map<std::string, Device> devices;
+    HashMap<std::string, Device> devices;
     // Why it cannot share the others, for the log.
     std::string problems;
     bool same_host = false;
@@ -89,7 +89,7 @@ class IpcChannel : public DeviceTransfers, public std::enable_shared_from_this<I
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_map<uint64_t, Member> members_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Member> members_ ABSL_GUARDED_BY(mutex_);
   SharingPairs pairs_ ABSL_GUARDED_BY(mutex_);
   std::size_t probes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/rpc/device/ipc_services.h"
 #include "gradwire/rpc/link/goodbye.h"
 
@@ -55,7 +55,7 @@ bool OutgoingTransfers::contains(uint64_t worker, uint64_t number) const {
 }
 
 absl::Status OutgoingTransfers::consumed(uint64_t worker, const proto::TransfersConsumed& report) {
-  absl::flat_hash_set<uint64_t> numbers(report.numbers().begin(), report.numbers().end());
+  HashSet<uint64_t> numbers(report.numbers().begin(), report.numbers().end());
   if (numbers.size() != static_cast<std::size_t>(report.numbers_size()) ||
       numbers.size() > TransferTable::kMaxOpen) {
     return absl::InvalidArgumentError(absl::StrCat("malformed TransfersConsumed: got ", report.numbers_size(),
@@ -134,7 +134,7 @@ void OutgoingTransfers::lose(uint64_t worker, bool dead) {
 }
 
 void OutgoingTransfers::shutdown() {
-  absl::flat_hash_map<Key, std::unique_ptr<Shipment>> ended;
+  HashMap<Key, std::unique_ptr<Shipment>> ended;
   {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -164,13 +164,14 @@ OutgoingTransfers::Shipments OutgoingTransfers::take_locked(uint64_t worker,
 void OutgoingTransfers::end(Shipments shipments, bool dead) {
   if (shipments.empty()) return;
   static TaskCost* const cost = new TaskCost;
-  Executor::Task task = [self = shared_from_this(), shipments = std::move(shipments), dead]() mutable {
-    for (std::unique_ptr<Shipment>& shipment : shipments) {
-      if (!dead) shipment->release();
-      shipment = nullptr;
-    }
-  };
-  if (!host_.executor()->post_clean(task, cost)) task();
+  host_.executor()->post_clean_or_run(
+      [self = shared_from_this(), shipments = std::move(shipments), dead]() mutable {
+        for (std::unique_ptr<Shipment>& shipment : shipments) {
+          if (!dead) shipment->release();
+          shipment = nullptr;
+        }
+      },
+      cost);
 }
 
 }  // namespace gradwire::rpc

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -61,7 +61,7 @@ class OutgoingTransfers : public std::enable_shared_from_this<OutgoingTransfers>
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   TransferTable table_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Key, std::unique_ptr<Shipment>> shipments_ ABSL_GUARDED_BY(mutex_);
+  HashMap<Key, std::unique_ptr<Shipment>> shipments_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/device.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/rpc/core/extension.h"
@@ -46,7 +46,7 @@ class SharingPairs {
     int interrupted = 0;
   };
 
-  absl::flat_hash_map<std::pair<uint64_t, std::string>, Pair> pairs_;
+  HashMap<std::pair<uint64_t, std::string>, Pair> pairs_;
 };
 
 // A probe finds out whether another worker can read the memory of one of this worker's devices

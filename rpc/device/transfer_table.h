@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::rpc {
 
@@ -76,7 +76,7 @@ class TransferTable {
     std::size_t size() const { return open.size() + abandoned.size() + asked.size(); }
   };
 
-  absl::flat_hash_map<uint64_t, Receiver> receivers_;
+  HashMap<uint64_t, Receiver> receivers_;
 };
 
 }  // namespace gradwire::rpc

@@ -1,13 +1,13 @@
 #include "gradwire/rpc/flight/call_report.h"
 
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/flight/code_name.h"
 #include "gradwire/rpc/membership/shared_id.h"
 
 namespace gradwire::rpc {
 
 void find_nested(const std::vector<CallReport>& made, std::vector<CallReport>& served) {
-  absl::flat_hash_set<CallIdentity> parents;
+  HashSet<CallIdentity> parents;
   for (const CallReport& call : made) {
     if (call.parent.kind == CallParent::Kind::kCall)
       parents.insert({call.parent.incarnation, call.parent.number});

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/process/host.h"
 #include "gradwire/collectives/flight/flight_recorder.h"
 #include "gradwire/collectives/flight/group_records.h"
@@ -26,7 +26,7 @@
 namespace gradwire::rpc {
 namespace {
 
-using Functions = absl::flat_hash_map<std::string, proto::FunctionState>;
+using Functions = HashMap<std::string, proto::FunctionState>;
 
 void to_proto(const CallIdentity& identity, proto::CallIdentity& out) {
   out.set_caller(identity.caller);
@@ -97,7 +97,7 @@ void read_calls(OpenCalls calls, const TurnWaits& turns, uint32_t most, absl::Ti
   keep_oldest(made, most);
   for (const CallReport& call : made) describe(call, now, *state.add_pending());
   keep_oldest(served, most);
-  absl::flat_hash_map<CallIdentity, TurnWaits::Holder> holders;
+  HashMap<CallIdentity, TurnWaits::Holder> holders;
   for (TurnWaits::Wait& wait : turns.waits()) {
     holders.insert_or_assign(wait.waiter, std::move(wait.holder));
   }
@@ -350,8 +350,8 @@ struct Group {
   bool holder_lost = false;
 };
 // By type, which may be nullptr, and holder.
-using Groups = absl::flat_hash_map<std::pair<const TypeOps*, uint64_t>, Group>;
-using Owners = absl::flat_hash_map<uint64_t, uint64_t>;
+using Groups = HashMap<std::pair<const TypeOps*, uint64_t>, Group>;
+using Owners = HashMap<uint64_t, uint64_t>;
 
 // Runs with the driver's lock held.
 bool group_owned(const ReferenceDriver::Tables& tables, Groups& groups) {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/rpc/core/options.h"
 #include "gradwire/security/limits.h"
 
@@ -40,7 +40,7 @@ class CallerBudget {
 
  private:
   const Bounds bounds_;
-  absl::flat_hash_map<uint64_t, Bounds> used_;
+  HashMap<uint64_t, Bounds> used_;
 };
 
 // Decides what a callee does with the requests of callers that do not read its answers.
@@ -80,7 +80,7 @@ class UnreadAnswers {
   const uint64_t max_bytes_;
   const uint64_t most_refused_;
   // The number of requests since the caller is above the limit.
-  absl::flat_hash_map<uint64_t, uint64_t> refused_;
+  HashMap<uint64_t, uint64_t> refused_;
 };
 
 }  // namespace gradwire::rpc

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::rpc {
 
@@ -40,7 +40,7 @@ class WorkerCounts {
 
  private:
   // No count is 0.
-  absl::flat_hash_map<uint64_t, std::size_t> counts_;
+  HashMap<uint64_t, std::size_t> counts_;
 };
 
 }  // namespace gradwire::rpc

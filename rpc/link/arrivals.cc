@@ -31,7 +31,7 @@ bool Arrivals::open(uint64_t connection, std::shared_ptr<const Counter> read) {
 void Arrivals::close(uint64_t connection) { open_.erase(connection); }
 
 void Arrivals::update(const Departures& sent) {
-  absl::flat_hash_set<uint64_t> listed;
+  HashSet<uint64_t> listed;
   for (const Departures::Connection& connection : sent.open) listed.insert(connection.number);
   // A connection that the sender does not list any more has ended there: its Hello is refused from now on.
   absl::erase_if(expected_,
@@ -47,7 +47,7 @@ void Arrivals::update(const Departures& sent) {
 
 bool Arrivals::require(const Departures& sent) {
   update(sent);
-  absl::flat_hash_set<uint64_t> listed;
+  HashSet<uint64_t> listed;
   for (const Departures::Connection& connection : sent.open) {
     listed.insert(connection.number);
     if (is_read(connection.number, connection.messages)) continue;

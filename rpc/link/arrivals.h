@@ -6,8 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::rpc {
 
@@ -60,15 +59,15 @@ class Arrivals {
  private:
   bool is_read(uint64_t connection, uint64_t messages) const;
 
-  absl::flat_hash_map<uint64_t, std::shared_ptr<const Counter>> open_;
+  HashMap<uint64_t, std::shared_ptr<const Counter>> open_;
   // The highest connection number that the sender has reported.
   uint64_t newest_ = 0;
   // Numbers up to newest_ whose Hello may still arrive.
-  absl::flat_hash_set<uint64_t> expected_;
+  HashSet<uint64_t> expected_;
   // Numbers above newest_ whose Hello has been read.
-  absl::flat_hash_set<uint64_t> seen_;
+  HashSet<uint64_t> seen_;
   // Connection -> number of messages that must be read on it before it is settled.
-  absl::flat_hash_map<uint64_t, uint64_t> due_;
+  HashMap<uint64_t, uint64_t> due_;
 };
 
 }  // namespace gradwire::rpc

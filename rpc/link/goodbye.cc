@@ -3,13 +3,14 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/envelope.h"
 
 namespace gradwire::rpc {
 
 std::string goodbye(const absl::Status& reason) {
-  proto::Envelope envelope;
-  status_to_proto(reason, *envelope.mutable_goodbye()->mutable_reason());
-  return envelope.SerializeAsString();
+  EnvelopeBox envelope;
+  status_to_proto(reason, *envelope->mutable_goodbye()->mutable_reason());
+  return envelope->SerializeAsString();
 }
 
 // Aborted makes the receiver regard the sender as lost (Handshake::part).

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/log/contained.h"
 #include "gradwire/base/log/log.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/rpc/link/peers.h"
 
@@ -16,9 +17,9 @@ namespace {
 // last one, unless the heartbeat must report the end of a connection.
 void send_heartbeat(Peer& peer) {
   const Peer::Beat beat = peer.beat();
-  proto::Envelope envelope;
-  to_proto(beat.sent, *envelope.mutable_heartbeat()->mutable_sent());
-  const std::string header = envelope.SerializeAsString();
+  EnvelopeBox envelope;
+  to_proto(beat.sent, *envelope->mutable_heartbeat()->mutable_sent());
+  const std::string header = envelope->SerializeAsString();
   for (const std::shared_ptr<Link>& link : beat.links) link->beat(header, beat.forced);
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/message.h"
 

@@ -124,7 +124,7 @@ void LinkSender::flush_deferred() noexcept {
   }
 }
 
-absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<transport::Buffer> buffers,
+absl::StatusOr<uint64_t> LinkSender::send_now(std::string&& header, std::vector<transport::Buffer>&& buffers,
                                               const About& about) {
   wait_until_opened();
   transport::Message message{std::move(header), std::move(buffers)};
@@ -165,7 +165,7 @@ uint64_t LinkSender::unread_bytes() {
   return unread < kUnreadGrain ? 0 : unread;
 }
 
-absl::StatusOr<uint64_t> LinkSender::depart(transport::Message message) {
+absl::StatusOr<uint64_t> LinkSender::depart(transport::Message&& message) {
   // Counted before it is sent: a thread that reports the Departures after the send must not leave it out.
   departed_.fetch_add(1);
   // A report in between may count this message. If the connection is closed, its end settles the report, else
@@ -299,14 +299,14 @@ bool Link::introduced() const {
 }
 
 void Link::introduce(Peer& peer) {
-  proto::Envelope envelope;
+  EnvelopeBox envelope;
   const uint64_t number = peer.number(*this);
   {
     MutexLock lock(mutex_);
-    *envelope.mutable_hello() = handshake_.hello(number);
+    *envelope->mutable_hello() = handshake_.hello(number);
   }
   // If the send fails, on_closed() follows.
-  (void)connection_->send({envelope.SerializeAsString(), {}});
+  (void)connection_->send({envelope->SerializeAsString(), {}});
 }
 
 void Link::on_message(transport::Connection& connection, transport::Message message) {
@@ -315,10 +315,11 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
 
 // The header says which call the message belongs to. Only that call ends.
 void Link::on_lost(transport::Connection& connection, std::string header, absl::Status reason) {
-  receive(connection, {std::move(header), {}}, std::move(reason));
+  receive(connection, {std::move(header), {}}, reason);
 }
 
-void Link::receive(transport::Connection& connection, transport::Message message, absl::Status lost) {
+void Link::receive(transport::Connection& connection, transport::Message&& message,
+                   const absl::Status& lost) {
   wait_until_opened();
   const std::size_t size = message.byte_size();
   count_read(size, context_.bytes_received);
@@ -348,7 +349,7 @@ void Link::receive(transport::Connection& connection, transport::Message message
   if (!lost.ok()) {
     log(LogLevel::kWarning, "dropped the buffers of a message from ", connection.peer_address(), ": ",
         lost.message());
-    envelope->set_lost(std::move(lost));
+    envelope->set_lost(lost);
   }
   if (!received_.load(std::memory_order_relaxed)) received_.store(true, std::memory_order_relaxed);
   // A message with references may name an owner that is not known yet, so the Handshake decides on it.

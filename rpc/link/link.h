@@ -13,9 +13,9 @@
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/core/observers.h"
 #include "gradwire/rpc/core/worker.h"
-#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/link/held_messages.h"
 #include "gradwire/rpc/link/parts/arrived_parts.h"
@@ -178,13 +178,13 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
 
  private:
   // Counts the message and hands it to the connection.
-  absl::StatusOr<uint64_t> depart(transport::Message message);
+  absl::StatusOr<uint64_t> depart(transport::Message&& message);
   // A message, as the log describes it. A deferred message has no envelope any more.
   struct About {
     const proto::Envelope* envelope = nullptr;
     const proto::Request* answered = nullptr;
   };
-  absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers,
+  absl::StatusOr<uint64_t> send_now(std::string&& header, std::vector<transport::Buffer>&& buffers,
                                     const About& about);
   void flush_deferred() noexcept;
   void keep(std::shared_ptr<HandedOver> handed_over);
@@ -293,7 +293,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
   // Decides on a message that has no held message before it. After kHold the host will call release().
   Handshake::Step decide_locked(const proto::Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `lost`: not OK if the buffers of the message were dropped.
-  void receive(transport::Connection& connection, transport::Message message, absl::Status lost);
+  void receive(transport::Connection& connection, transport::Message&& message, const absl::Status& lost);
   // Holds the message if it follows a held Hello; otherwise returns false, and leaves it unchanged.
   bool hold_unparsed(transport::Message& message);
   void handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers);

@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/timer_queue.h"
@@ -86,9 +85,9 @@ class PeerTable : public ArrivalOrder, public GroupView {
 
   mutable Mutex mutex_;
   std::map<int32_t, std::shared_ptr<Peer>> by_id_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
   // The live workers, and the workers in lost_.
-  absl::flat_hash_map<uint64_t, Entry> by_incarnation_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Entry> by_incarnation_ ABSL_GUARDED_BY(mutex_);
   // Workers that were lost while this worker was a member, oldest first. The newest GoneWorkers::kMax keep
   // their entry.
   std::deque<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
@@ -203,9 +202,9 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
 
   mutable Mutex mutex_;
   CondVar links_changed_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
   // Numbers of incoming links whose peer has not introduced itself.
-  absl::flat_hash_set<uint64_t> unadmitted_ ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> unadmitted_ ABSL_GUARDED_BY(mutex_);
   // Links that hold a message until the group, or its sender in the group, is known.
   std::vector<std::shared_ptr<Link>> waiting_ ABSL_GUARDED_BY(mutex_);
 };

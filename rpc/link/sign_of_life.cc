@@ -3,6 +3,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/transport/refused.h"
 
@@ -16,9 +17,9 @@ namespace {
 class SignOfLife : public transport::ConnectionListener {
  public:
   void on_message(transport::Connection&, transport::Message message) override {
-    proto::Envelope envelope;
-    const bool other_incarnation = envelope.ParseFromString(message.header) && envelope.has_goodbye() &&
-                                   absl::IsAborted(status_from_proto(envelope.goodbye().reason()));
+    EnvelopeBox envelope;
+    const bool other_incarnation = envelope->ParseFromString(message.header) && envelope->has_goodbye() &&
+                                   absl::IsAborted(status_from_proto(envelope->goodbye().reason()));
     end(other_incarnation ? Life::kDead : Life::kAlive);
   }
   uint64_t max_message_bytes() const override { return Link::kMaxHelloBytes; }
@@ -56,8 +57,8 @@ class SignOfLife : public transport::ConnectionListener {
 Life check_life(const Transports& transports, const std::string& asker, const proto::WorkerRecord& record,
                 absl::Duration timeout) {
   // A liveness query: a Hello with incarnation 0, which an agent answers with a Goodbye.
-  proto::Envelope envelope;
-  proto::Hello& hello = *envelope.mutable_hello();
+  EnvelopeBox envelope;
+  proto::Hello& hello = *envelope->mutable_hello();
   hello.set_protocol_version(kProtocolVersion);
   hello.set_name(asker);
   hello.set_to_incarnation(record.incarnation());
@@ -74,7 +75,7 @@ Life check_life(const Transports& transports, const std::string& asker, const pr
       auto connection = transport->connect(address.address(), sign, timeout);
       // Counts as tried and not refused, so the result is not kDead.
       if (!connection.ok()) continue;
-      (void)(*connection)->send({envelope.SerializeAsString(), {}});
+      (void)(*connection)->send({envelope->SerializeAsString(), {}});
       const Life life = sign->wait(timeout);
       (*connection)->close(absl::CancelledError("the liveness query is over"));
       if (life == Life::kAlive) return life;

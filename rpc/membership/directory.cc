@@ -97,11 +97,16 @@ void Directory::run_reader(Listener& listener) {
 absl::StatusOr<GroupLog::Event> Directory::read_next(StoreSilence& silence) {
   const absl::Time began = Clock::system().now();
   absl::StatusOr<GroupLog::Event> event = GroupLog::Event();
-  if (silence.duration() == absl::ZeroDuration()) {
-    event = log_.read(kReadTimeout);
-  } else if (absl::Status checked = log_.check_store(kCheckTimeout); !checked.ok()) {
-    // A wait for a line would take longer to find out whether the store answers.
-    event = std::move(checked);
+  try {
+    if (silence.duration() == absl::ZeroDuration()) {
+      event = log_.read(kReadTimeout);
+    } else if (absl::Status checked = log_.check_store(kCheckTimeout); !checked.ok()) {
+      // A wait for a line would take longer to find out whether the store answers.
+      event = std::move(checked);
+    }
+  } catch (...) {
+    // Without memory nothing is learnt about the store.
+    return caught("reading the group's log");
   }
   // A wait that ended without a line and a malformed line are answers of the store, too.
   const absl::Status& status = event.status();

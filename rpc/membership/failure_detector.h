@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/rpc/core/options.h"
 
 namespace gradwire::rpc {
@@ -110,7 +110,7 @@ class FailureDetector {
   void probe(uint64_t worker, Watched& watched, Actions& actions);
 
   const HeartbeatOptions options_;
-  absl::flat_hash_map<uint64_t, Watched> watched_;
+  HashMap<uint64_t, Watched> watched_;
   absl::Time last_tick_ = absl::InfinitePast();
   // Time of the next round: heartbeats, and the check of all silences.
   absl::Time next_round_ = absl::InfiniteFuture();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::rpc {
 
@@ -35,7 +35,7 @@ class GoneWorkers {
   bool contains(uint64_t worker) const { return set_.contains(worker); }
   std::size_t size() const { return set_.size(); }
   bool empty() const { return set_.empty(); }
-  const absl::flat_hash_set<uint64_t>& all() const { return set_; }
+  const HashSet<uint64_t>& all() const { return set_; }
   // All incarnations in ascending order.
   std::vector<uint64_t> sorted() const {
     std::vector<uint64_t> sorted(set_.begin(), set_.end());
@@ -50,7 +50,7 @@ class GoneWorkers {
 
  private:
   std::size_t max_size_;
-  absl::flat_hash_set<uint64_t> set_;
+  HashSet<uint64_t> set_;
   // In order of insertion, oldest first.
   std::deque<uint64_t> order_;
 };

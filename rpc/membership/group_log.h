@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/roster.h"
 #include "gradwire/store/interface/store.h"
@@ -70,11 +70,11 @@ class Formation {
  private:
   bool complete_ = false;
   // Incarnations of refused members that have not left yet.
-  absl::flat_hash_set<uint64_t> refused_;
+  HashSet<uint64_t> refused_;
   // Incarnation of the refused worker; 0 if no refusal has happened, or if a worker has joined after it.
   uint64_t failed_by_ = 0;
   // Ids that know of that refusal.
-  absl::flat_hash_set<int32_t> informed_;
+  HashSet<int32_t> informed_;
 };
 
 // Translates the error of a call to the store, for a worker that joins. Aborted, which a store returns if its

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/log/progress.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/core/worker.h"
@@ -92,7 +92,7 @@ class Joining {
   RosterEntry entry_;
   bool entered_ = false;
   // Records of the members, by incarnation.
-  absl::flat_hash_map<uint64_t, proto::WorkerRecord> records_;
+  HashMap<uint64_t, proto::WorkerRecord> records_;
   std::vector<Worker> gone_;
   // The last refusal; empty again when a worker joins after it.
   proto::Refusal refusal_;

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/rpc/core/worker.h"
 
 namespace gradwire::rpc {
@@ -80,7 +80,7 @@ class Roster {
     int32_t id = -1;
     Status status = Status::kUnknown;
   };
-  absl::flat_hash_map<uint64_t, Known> known_;
+  HashMap<uint64_t, Known> known_;
 };
 
 }  // namespace gradwire::rpc

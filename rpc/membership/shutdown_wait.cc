@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -51,7 +51,7 @@ std::string ShutdownWait::list(std::vector<Unfinished> unfinished) const {
     int times = 1;
   };
   std::vector<Item> items;
-  absl::flat_hash_map<std::string, std::size_t> places;
+  HashMap<std::string, std::size_t> places;
   for (const Unfinished& each : unfinished) {
     std::string text = describe(each);
     const auto [place, is_new] = places.try_emplace(text, items.size());

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"
@@ -43,7 +43,7 @@ class WorkerChanges {
   struct Subscribers {
     Mutex mutex;
     uint64_t next ABSL_GUARDED_BY(mutex) = 1;
-    absl::flat_hash_map<uint64_t, std::shared_ptr<const Callback>> list ABSL_GUARDED_BY(mutex);
+    HashMap<uint64_t, std::shared_ptr<const Callback>> list ABSL_GUARDED_BY(mutex);
   };
 
   // Removes and returns the waits for `name` and the cancelled waits. The caller must complete and destroy

@@ -46,7 +46,7 @@ absl::StatusOr<std::size_t> place_in(const std::vector<uint64_t>& members, uint6
     return absl::InvalidArgumentError(
         absl::StrCat("a broadcast has at most ", kMaxBroadcastMembers, " members, got ", members.size()));
   }
-  absl::flat_hash_map<uint64_t, std::size_t> places;
+  HashMap<uint64_t, std::size_t> places;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (!places.emplace(members[i], i).second) {
       return absl::InvalidArgumentError(

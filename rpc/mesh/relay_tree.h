@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/execution_state.h"
@@ -118,7 +118,7 @@ class RelayTree : public std::enable_shared_from_this<RelayTree> {
   // The streams of devices, above all, of the thread that started the broadcast.
   const ExecutionState state_ = ExecutionState::capture();
   const Promise<RelayOutcome> promise_;
-  absl::flat_hash_map<uint64_t, std::size_t> places_;
+  HashMap<uint64_t, std::size_t> places_;
 
   Mutex mutex_;
   std::vector<Member> members_ ABSL_GUARDED_BY(mutex_);

@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/repeated_task.h"
 #include "gradwire/rpc/core/worker.h"
@@ -60,7 +60,7 @@ class CallPolicy {
 
   Mutex mutex_;
   // The callers and lines of the refusals that were logged, for this generation of the file.
-  absl::flat_hash_set<std::pair<std::string, int>> logged_ ABSL_GUARDED_BY(mutex_);
+  HashSet<std::pair<std::string, int>> logged_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::atomic<uint64_t> denied_{0};

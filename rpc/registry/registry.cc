@@ -1,10 +1,12 @@
 #include "gradwire/rpc/registry/registry.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/rpc/registry/server_call.h"
 
@@ -51,6 +53,15 @@ absl::string_view last_part(absl::string_view name) {
 
 }  // namespace
 
+struct Registry::Tables {
+  // One table for each CalleeKind.
+  std::array<HashMap<std::string, std::unique_ptr<Callee>>, 3> callees;
+  std::vector<std::string> conflicts;
+};
+
+Registry::Registry() : tables_(std::make_unique<Tables>()) {}
+Registry::~Registry() = default;
+
 Registry& Registry::instance() {
   // Never destroyed: a handler may still search for a callee during static destruction.
   static Registry* registry = new Registry;
@@ -62,20 +73,21 @@ Registry& Registry::instance() {
 // from a header that two libraries include.
 const Callee* Registry::add(Callee callee) {
   MutexLock lock(mutex_);
-  auto [entry, inserted] = callees_[static_cast<std::size_t>(callee.kind)].try_emplace(callee.name, nullptr);
+  auto [entry, inserted] =
+      tables_->callees[static_cast<std::size_t>(callee.kind)].try_emplace(callee.name, nullptr);
   if (inserted) {
     callee.signature_hash = stable_hash(callee.signature);
     callee.cost = new CalleeCost;
     entry->second = std::make_unique<Callee>(std::move(callee));
   } else if (entry->second->serve != callee.serve || entry->second->idempotent != callee.idempotent) {
-    conflicts_.push_back(absl::StrCat(kind_name(callee.kind), " ", callee.name));
+    tables_->conflicts.push_back(absl::StrCat(kind_name(callee.kind), " ", callee.name));
   }
   return entry->second.get();
 }
 
 const Callee* Registry::find(CalleeKind kind, absl::string_view name) const {
   MutexLock lock(mutex_);
-  const Callees& callees = callees_[static_cast<std::size_t>(kind)];
+  const auto& callees = tables_->callees[static_cast<std::size_t>(kind)];
   auto found = callees.find(name);
   return found == callees.end() ? nullptr : found->second.get();
 }
@@ -83,7 +95,7 @@ const Callee* Registry::find(CalleeKind kind, absl::string_view name) const {
 std::vector<const Callee*> Registry::all(CalleeKind kind, absl::string_view prefix) const {
   std::vector<const Callee*> found;
   MutexLock lock(mutex_);
-  for (const auto& [name, callee] : callees_[static_cast<std::size_t>(kind)]) {
+  for (const auto& [name, callee] : tables_->callees[static_cast<std::size_t>(kind)]) {
     if (absl::StartsWith(name, prefix)) found.push_back(callee.get());
   }
   return found;
@@ -91,17 +103,17 @@ std::vector<const Callee*> Registry::all(CalleeKind kind, absl::string_view pref
 
 absl::Status Registry::conflicts() const {
   MutexLock lock(mutex_);
-  if (conflicts_.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("registered twice with different functions, or once as idempotent and once not: ",
-                   absl::StrJoin(conflicts_, ", "), "; give one of them another name with GRADWIRE_RPC_AS"));
+  if (tables_->conflicts.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "registered twice with different functions, or once as idempotent and once not: ",
+      absl::StrJoin(tables_->conflicts, ", "), "; give one of them another name with GRADWIRE_RPC_AS"));
 }
 
 absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {
   std::vector<std::string> similar;
   {
     MutexLock lock(mutex_);
-    for (const auto& [key, callee] : callees_[static_cast<std::size_t>(kind)]) {
+    for (const auto& [key, callee] : tables_->callees[static_cast<std::size_t>(kind)]) {
       // The usual mistake is a missing or different namespace, so the last part of the name is compared.
       if (last_part(callee->name) == last_part(name)) similar.push_back(callee->name);
     }

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/mutex.h"
@@ -67,12 +65,13 @@ class Registry {
   static absl::Status unregistered_module(absl::string_view type);
 
  private:
-  Registry() = default;
+  struct Tables;
+
+  Registry();
+  ~Registry();
+
   mutable ProcessMutex mutex_;
-  using Callees = absl::flat_hash_map<std::string, std::unique_ptr<Callee>>;
-  // One table for each CalleeKind.
-  std::array<Callees, 3> callees_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> conflicts_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<Tables> tables_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 // Serves requests for operators or for TorchScript functions. The targets that use libtorch install the

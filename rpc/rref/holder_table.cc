@@ -79,14 +79,14 @@ HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiv
 
 std::vector<HolderTable::Fork> HolderTable::lose_worker(uint64_t incarnation) {
   std::vector<Fork> never;
-  const absl::flat_hash_set<Id> owned = take_from(by_owner_, incarnation);
+  const HashSet<Id> owned = take_from(by_owner_, incarnation);
   examined_ += owned.size();
   for (const Id& fork : owned) {
     auto found = forks_.find(fork);
     if (!found->second.confirmed) never.push_back(found->second.fork);
     remove_fork(found);
     // The fork is gone, so nothing is kept for its children.
-    const absl::flat_hash_set<Id> children = take_from(by_parent_, fork);
+    const HashSet<Id> children = take_from(by_parent_, fork);
     examined_ += children.size();
     for (const Id& child : children) remove_child(children_.find(child));
   }
@@ -98,7 +98,7 @@ std::vector<HolderTable::Fork> HolderTable::lose_worker(uint64_t incarnation) {
 HolderTable::Deletes HolderTable::release_lost() {
   Deletes deletes;
   for (const uint64_t receiver : lost_) {
-    const absl::flat_hash_set<Id> children = take_from(by_receiver_, receiver);
+    const HashSet<Id> children = take_from(by_receiver_, receiver);
     examined_ += children.size();
     for (const Id& child : children) {
       for (Fork& fork : confirm_child(child, receiver)) deletes.push_back(fork);
@@ -142,7 +142,7 @@ std::vector<HolderTable::Child> HolderTable::children_of(uint64_t receiver) cons
   return children;
 }
 
-bool HolderTable::has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const {
+bool HolderTable::has_unconfirmed_from(const HashSet<uint64_t>& sharers) const {
   return unconfirmed_of_.any([&sharers](uint64_t sharer) { return sharers.contains(sharer); });
 }
 

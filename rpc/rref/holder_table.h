@@ -4,8 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/limits/worker_counts.h"
 
@@ -77,7 +76,7 @@ class HolderTable {
   std::vector<Child> children_of(uint64_t receiver) const;
   // Whether an unconfirmed fork was passed on by one of `sharers`. Takes time for the workers that wait for a
   // confirmation, not for their forks.
-  bool has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const;
+  bool has_unconfirmed_from(const HashSet<uint64_t>& sharers) const;
   std::size_t forks() const { return forks_.size(); }
   // Number of forks in the table that this worker gave, in constant time.
   std::size_t count_given_by(uint64_t giver) const { return given_.count(giver); }
@@ -125,9 +124,9 @@ class HolderTable {
   };
   // A worker or a fork, and the forks or children that belong to it. An entry is never empty.
   template <class Key>
-  using Index = absl::flat_hash_map<Key, absl::flat_hash_set<Id>>;
-  using Forks = absl::flat_hash_map<Id, State>;
-  using Children = absl::flat_hash_map<Id, Parent>;
+  using Index = HashMap<Key, HashSet<Id>>;
+  using Forks = HashMap<Id, State>;
+  using Children = HashMap<Id, Parent>;
 
   Deletes delete_if_done(const Id& fork);
   // Each removes an entry from the table and from its indexes.
@@ -144,11 +143,11 @@ class HolderTable {
   Index<uint64_t> by_receiver_;
   Index<Id> by_parent_;
   // Unconfirmed fork -> its sharer, if any. A fence waits for these.
-  absl::flat_hash_map<Id, uint64_t> unconfirmed_;
+  HashMap<Id, uint64_t> unconfirmed_;
   // The forks in unconfirmed_ of each sharer.
   WorkerCounts unconfirmed_of_;
   // Lost workers whose children are still in the table.
-  absl::flat_hash_set<uint64_t> lost_;
+  HashSet<uint64_t> lost_;
   mutable uint64_t examined_ = 0;
 };
 

@@ -49,7 +49,7 @@ void OwnerTable::lose_holder(uint64_t holder) {
 OwnerTable::Freed OwnerTable::release_lost() {
   Freed freed;
   for (uint64_t holder : unreleased_) {
-    const absl::flat_hash_set<Fork> forks = take_from(by_holder_, holder);
+    const HashSet<Fork> forks = take_from(by_holder_, holder);
     examined_ += forks.size();
     for (const Fork& fork : forks) {
       entries_.find(fork.rref)->second.forks.erase(fork.fork);

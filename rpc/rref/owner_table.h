@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 
@@ -106,7 +105,7 @@ class OwnerTable {
  private:
   struct Entry {
     // Fork -> the incarnation that holds it.
-    absl::flat_hash_map<Id, uint64_t> forks;
+    HashMap<Id, uint64_t> forks;
     uint64_t local_handles = 0;
     template <class H>
     friend H AbslHashValue(H hash, const Entry& entry) {
@@ -115,14 +114,14 @@ class OwnerTable {
   };
   Freed free_if_unreferenced(const Id& rref);
 
-  absl::flat_hash_map<Id, Entry> entries_;
+  HashMap<Id, Entry> entries_;
   // The forks of each holder in entries_. A hostile holder may use one id for forks of several RRefs.
-  absl::flat_hash_map<uint64_t, absl::flat_hash_set<Fork>> by_holder_;
+  HashMap<uint64_t, HashSet<Fork>> by_holder_;
   // Holder -> its deleted forks whose add may still arrive. Ordered by age, since the counters of ids ascend.
-  absl::flat_hash_map<uint64_t, std::set<Id>> deleted_;
+  HashMap<uint64_t, std::set<Id>> deleted_;
   GoneWorkers lost_;
   // The lost holders whose forks are still in the table.
-  absl::flat_hash_set<uint64_t> unreleased_;
+  HashSet<uint64_t> unreleased_;
   mutable uint64_t examined_ = 0;
 };
 

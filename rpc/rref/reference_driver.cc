@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/threads/nested_callbacks.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -21,6 +22,8 @@
 // of a call.
 // A message that is being sent keeps the driver alive until it is answered. Its completion counts down
 // under_way_, which a graceful shutdown waits for.
+// An event that has changed the tables must be performed: other workers wait for its messages, and a shutdown
+// for its handles. So an event without memory ends the process.
 namespace gradwire::rpc {
 
 using Actions = References::Actions;
@@ -29,7 +32,9 @@ using Kind = ReferenceMessage::Kind;
 
 namespace {
 
-void take(const std::vector<Id>& forks, absl::flat_hash_map<Id, Promise<void>>& unconfirmed,
+constexpr const char* kEvent = "an event of remote references";
+
+void take(const std::vector<Id>& forks, HashMap<Id, Promise<void>>& unconfirmed,
           std::vector<Promise<void>>& promises) {
   for (const Id& fork : forks) {
     auto found = unconfirmed.find(fork);
@@ -113,16 +118,22 @@ void ReferenceDriver::perform(Effects effects, const absl::Status& refusal) {
 }
 
 bool ReferenceDriver::apply(absl::FunctionRef<void(Tables&, Actions&)> event, const absl::Status& refusal) {
-  Effects effects;
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return false;
-    Actions actions;
-    event(tables_, actions);
-    effects = take_locked(std::move(actions));
-  }
-  perform(std::move(effects), refusal);
-  return true;
+  bool open = true;
+  run_or_end(kEvent, [&] {
+    Effects effects;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) {
+        open = false;
+        return;
+      }
+      Actions actions;
+      event(tables_, actions);
+      effects = take_locked(std::move(actions));
+    }
+    perform(std::move(effects), refusal);
+  });
+  return open;
 }
 
 // A user may hold a lock while a handle is destroyed, and sending takes locks of its own. So:
@@ -131,6 +142,10 @@ bool ReferenceDriver::apply(absl::FunctionRef<void(Tables&, Actions&)> event, co
 // 3. Send the messages on a thread of the executor.
 void ReferenceDriver::release(const Id& rref, const Id& fork) {
   if (!mark_.here()) return;
+  run_or_end(kEvent, [&] { release_in_process(rref, fork); });
+}
+
+void ReferenceDriver::release_in_process(const Id& rref, const Id& fork) {
   Effects effects;
   std::vector<ReferenceMessage> messages;
   {
@@ -146,14 +161,17 @@ void ReferenceDriver::release(const Id& rref, const Id& fork) {
   perform(std::move(effects), absl::OkStatus());
   if (messages.empty()) return;
   static TaskCost* const cost = new TaskCost;
-  Executor::Task task = [self = shared_from_this(), messages = std::move(messages)]() mutable {
-    if (const std::shared_ptr<Agent> alive = self->agent()) {
-      for (ReferenceMessage& message : messages) self->send(std::move(message));
-    }
-    self->under_way_.fetch_sub(1);
-  };
   // When the executor refuses the task, the agent has shut down and sends nothing any more.
-  if (!agent_.executor()->post_clean(task, cost)) task();
+  agent_.executor()->post_clean_or_run(
+      [self = shared_from_this(), messages = std::move(messages)]() mutable {
+        run_or_end(kEvent, [&] {
+          if (const std::shared_ptr<Agent> alive = self->agent()) {
+            for (ReferenceMessage& message : messages) self->send(std::move(message));
+          }
+          self->under_way_.fetch_sub(1);
+        });
+      },
+      cost);
 }
 
 void ReferenceDriver::call_back(ValueSlot::Waiters waiters, const absl::Status& reason) {
@@ -173,15 +191,16 @@ void ReferenceDriver::destroy(Slots slots) {
   // Most destructors are short. With a cost, the executor does not wake a thread while another one is
   // running.
   static TaskCost* const cost = new TaskCost;
-  Executor::Task task = [agent = weak_agent_, slots = std::move(slots)]() mutable {
-    std::shared_ptr<Agent> alive = agent.lock();
-    // `slots` are destroyed with the task, without a current agent.
-    if (alive == nullptr) return;
-    CurrentAgent::Scope scope(alive);
-    Slots going = std::move(slots);
-  };
   // After shutdown the values are destroyed on this thread.
-  if (!agent_.executor()->post_clean(task, cost)) task();
+  agent_.executor()->post_clean_or_run(
+      [agent = weak_agent_, slots = std::move(slots)]() mutable {
+        std::shared_ptr<Agent> alive = agent.lock();
+        // `slots` are destroyed with the task, without a current agent.
+        if (alive == nullptr) return;
+        CurrentAgent::Scope scope(alive);
+        Slots going = std::move(slots);
+      },
+      cost);
 }
 
 void ReferenceDriver::send(ReferenceMessage message) {
@@ -222,14 +241,16 @@ void ReferenceDriver::answered(const ReferenceMessage& message, const absl::Stat
 }
 
 void ReferenceDriver::creation_failed(const Worker& owner, const Id& rref, const Id& fork) {
-  proto::CreationFailed message;
-  to_proto(rref, *message.mutable_rref());
-  to_proto(fork, *message.mutable_fork());
-  under_way_.fetch_add(1);
-  agent_
-      .call_service(owner, kCreationFailed, message.SerializeAsString(), nullptr,
-                    {absl::InfiniteFuture(), /*repeat=*/true})
-      .on_ready_inline([self = shared_from_this()](const auto&) { self->under_way_.fetch_sub(1); });
+  run_or_end(kEvent, [&] {
+    proto::CreationFailed message;
+    to_proto(rref, *message.mutable_rref());
+    to_proto(fork, *message.mutable_fork());
+    under_way_.fetch_add(1);
+    agent_
+        .call_service(owner, kCreationFailed, message.SerializeAsString(), nullptr,
+                      {absl::InfiniteFuture(), /*repeat=*/true})
+        .on_ready_inline([self = shared_from_this()](const auto&) { self->under_way_.fetch_sub(1); });
+  });
 }
 
 void ReferenceDriver::serve(const ServiceCall& call) {
@@ -240,6 +261,11 @@ void ReferenceDriver::serve(const ServiceCall& call) {
         absl::InvalidArgumentError(absl::StrCat("malformed reference message for service ", call.service)));
     return;
   }
+  run_or_end(kEvent, [&] { handle(call, *message, sent); });
+}
+
+void ReferenceDriver::handle(const ServiceCall& call, const ReferenceMessage& message,
+                             const Departures& sent) {
   std::optional<Answer> answer;
   // An earlier fence of the asker, replaced by this one. It is destroyed outside the lock.
   FenceAsked replaced;
@@ -250,13 +276,13 @@ void ReferenceDriver::serve(const ServiceCall& call) {
     Actions actions;
     // Under the lock, as in settled() below: the order of arrival must not change between this question and
     // the entry that on_message() remembers because of the answer.
-    const bool settled = has_departures(message->kind) && arrival_order_.require(call.from.incarnation, sent);
-    answer = tables_.references.on_message(call.from.incarnation, *message, settled, actions);
+    const bool settled = has_departures(message.kind) && arrival_order_.require(call.from.incarnation, sent);
+    answer = tables_.references.on_message(call.from.incarnation, message, settled, actions);
     // No earlier message of the sender can arrive, so what was remembered for such messages goes.
     if (settled) tables_.references.settle(call.from.incarnation);
     if (!answer) {
       FenceAsked& asked = fences_asked_[call.from.incarnation];
-      replaced = std::exchange(asked, {message->round, call.reply});
+      replaced = std::exchange(asked, {message.round, call.reply});
     }
     effects = take_locked(std::move(actions));
   }
@@ -265,7 +291,7 @@ void ReferenceDriver::serve(const ServiceCall& call) {
   if (answer == Answer::kRefused) {
     call.reply(declared_dead(call.from.name, agent_.self().name));
   } else if (answer) {
-    call.reply(reply_of(message->kind, *answer));
+    call.reply(reply_of(message.kind, *answer));
   }
   perform(std::move(effects), absl::OkStatus());
 }
@@ -323,7 +349,7 @@ void ReferenceDriver::shutdown(const absl::Status& reason) {
   // Moved out under the lock and destroyed without it. From here on apply() does nothing, so no event can use
   // the empty tables.
   Tables ended{References(agent_.self().incarnation), {}, {}};
-  absl::flat_hash_map<uint64_t, FenceAsked> fences;
+  HashMap<uint64_t, FenceAsked> fences;
   {
     MutexLock lock(mutex_);
     if (closed_) return;

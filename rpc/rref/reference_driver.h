@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/id.h"
@@ -35,9 +35,9 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   struct Tables {
     References references;
     // The values that this worker owns, including those that are still being made.
-    absl::flat_hash_map<Id, ValueSlot> values;
+    HashMap<Id, ValueSlot> values;
     // Fork -> the promise to complete when the owner has confirmed it.
-    absl::flat_hash_map<Id, Promise<void>> unconfirmed;
+    HashMap<Id, Promise<void>> unconfirmed;
     // Number of waiters in `values`.
     std::size_t waits = 0;
 
@@ -112,6 +112,9 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   void destroy(Slots slots);
   // The asker does not wait any more.
   void drop_fence_of(uint64_t asker);
+  void release_in_process(const Id& rref, const Id& fork);
+  // Handles a message with these departures of its sender.
+  void handle(const ServiceCall& call, const ReferenceMessage& message, const Departures& sent);
   // Sends a message, and repeats it until it is answered or its receiver is lost.
   void send(ReferenceMessage message);
   void answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply);
@@ -129,7 +132,7 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
     uint64_t round = 0;
     std::function<void(absl::StatusOr<ServiceReply>)> reply;
   };
-  absl::flat_hash_map<uint64_t, FenceAsked> fences_asked_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, FenceAsked> fences_asked_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<std::size_t> under_way_{0};
 };

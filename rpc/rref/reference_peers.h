@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 #include "gradwire/rpc/rref/holder_table.h"
@@ -28,7 +27,7 @@ class ReferencePeers {
   void join(uint64_t member);
   // Drops the messages to `member`. Returns false when it was lost before, or is this worker.
   bool lose(uint64_t member);
-  const absl::flat_hash_set<uint64_t>& members() const { return members_; }
+  const HashSet<uint64_t>& members() const { return members_; }
   const GoneWorkers& lost() const { return lost_; }
   bool is_lost(uint64_t worker) const { return lost_.contains(worker); }
 
@@ -64,10 +63,10 @@ class ReferencePeers {
   uint64_t self_;
   std::size_t max_unacknowledged_;
   // All members but this worker.
-  absl::flat_hash_set<uint64_t> members_;
+  HashSet<uint64_t> members_;
   GoneWorkers lost_;
   // The messages to each receiver. An entry is never empty.
-  absl::flat_hash_map<uint64_t, absl::flat_hash_map<Key, ReferenceMessage>> outbox_;
+  HashMap<uint64_t, HashMap<Key, ReferenceMessage>> outbox_;
   // Number of messages in outbox_.
   std::size_t total_unacknowledged_ = 0;
 };

@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/rref/holder_table.h"
 #include "gradwire/rpc/rref/owner_table.h"
@@ -71,9 +70,9 @@ class Revocations {
   }
 
  private:
-  absl::flat_hash_set<Id> unsent_;
+  HashSet<Id> unsent_;
   // Sharer -> its revoked children. Ordered by age, since the counters of ids ascend.
-  absl::flat_hash_map<uint64_t, std::set<Id>> revoked_;
+  HashMap<uint64_t, std::set<Id>> revoked_;
 };
 
 // The fences of one worker (docs/rref.md, "Deaths"): its own fence, and the fences of others that it cannot
@@ -125,11 +124,11 @@ class ReferenceFences {
   bool due_ = false;
   bool running_ = false;
   // Lost workers whose end has not been read in the log, so that the set of members is not certain.
-  absl::flat_hash_set<uint64_t> unfenced_;
+  HashSet<uint64_t> unfenced_;
   // Workers whose end has been read in the log, but whose loss has not been reported by the other thread yet.
-  absl::flat_hash_set<uint64_t> agreed_;
+  HashSet<uint64_t> agreed_;
   uint64_t round_ = 0;
-  absl::flat_hash_set<uint64_t> waiting_for_;
+  HashSet<uint64_t> waiting_for_;
 
   // Fences of others that wait for this worker: asker -> round and dead workers.
   struct Asked {
@@ -140,7 +139,7 @@ class ReferenceFences {
       return H::combine(std::move(hash), asked.round, asked.dead);
     }
   };
-  absl::flat_hash_map<uint64_t, Asked> asked_;
+  HashMap<uint64_t, Asked> asked_;
 };
 
 // The reference protocol of one worker: a pure state machine that takes events and returns Actions.

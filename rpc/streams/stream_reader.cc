@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/codec_containers.h"
@@ -183,7 +185,17 @@ absl::StatusOr<std::shared_ptr<StreamReader::Arrived>> StreamReader::open_answer
   return arrived;
 }
 
-void StreamReader::answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in) {
+void StreamReader::answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in) noexcept {
+  try {
+    add_answer(sequence, std::move(in));
+  } catch (...) {
+    const absl::Status failed = describe_error([this] { return with_place(caught("the next items")); });
+    // A thread that waits for items would wait on.
+    run_or_end("the end of a stream", [&] { close_with(failed, Close::kAlways); });
+  }
+}
+
+void StreamReader::add_answer(uint64_t sequence, absl::StatusOr<IncomingPayload> in) {
   {
     MutexLock lock(mutex_);
     if (handle_ == nullptr) {

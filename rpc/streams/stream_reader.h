@@ -180,7 +180,9 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
     kAlways,
   };
 
-  void answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in);
+  // A take was answered. An exception closes the stream.
+  void answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in) noexcept;
+  void add_answer(uint64_t sequence, absl::StatusOr<IncomingPayload> in);
   absl::StatusOr<std::shared_ptr<Arrived>> open_answer(absl::StatusOr<IncomingPayload> in) const;
   // Takes the next item out, if there is one, or the end.
   std::optional<Next> next_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/rpc/registry/serve.h"
 
 namespace gradwire::rpc {
@@ -106,7 +107,12 @@ void StreamSource::take(std::shared_ptr<ServerCall> call, uint64_t sequence, con
   answer_takes();
 }
 
-void StreamSource::cancel(const absl::Status& reason) {
+void StreamSource::cancel(const absl::Status& reason) noexcept {
+  // The reader and the coroutine would wait.
+  run_or_end("the cancellation of a stream", [&] { cancel_all(reason); });
+}
+
+void StreamSource::cancel_all(const absl::Status& reason) {
   auto remains = std::make_shared<Remains>();
   std::shared_ptr<Executor> executor;
   {
@@ -203,7 +209,7 @@ void StreamSource::coroutine_ended(const absl::Status& status) {
     kept = std::move(kept_);
   }
   kept = nullptr;
-  end(status);
+  run_or_cancel([&] { end(status); });
 }
 
 StreamSource::Write StreamSource::begin_write_locked(uint64_t bytes, Promise<void>& promise,
@@ -266,19 +272,27 @@ void StreamSource::post_answer() {
     MutexLock lock(mutex_);
     executor = executor_;
   }
-  executor->post_clean([self = shared_from_this()] { self->answer_takes(); }, &costs_.answer);
+  run_or_cancel(
+      [&] { executor->post_clean([self = shared_from_this()] { self->answer_takes(); }, &costs_.answer); });
+}
+
+bool StreamSource::run_or_cancel(absl::FunctionRef<void()> step) noexcept {
+  try {
+    step();
+    return true;
+  } catch (...) {
+    cancel(describe_error([this] { return caught_in(callee()); }));
+    return false;
+  }
 }
 
 void StreamSource::answer_takes() {
   bool answered = false;
-  try {
+  // Without memory the items of the answer are lost.
+  const auto answer_all = [&] {
     while (answer_take()) answered = true;
-  } catch (...) {
-    // Memory is short. The items of the answer are lost, so the stream cannot go on.
-    cancel(with_context(status_from_exception(std::current_exception()), absl::StrCat("\"", callee(), "\"")));
-    return;
-  }
-  if (!answered) return;
+  };
+  if (!run_or_cancel(answer_all) || !answered) return;
   // An item that exceeds all takes leaves no room until it is answered, and then the takes behind it are room
   // again. No further take need come.
   admit_writes();
@@ -291,6 +305,7 @@ bool StreamSource::answer_take() {
   std::shared_ptr<void> batch;
   std::vector<StreamFencePtr> fences;
   absl::Status failed;
+  bool lost = false;
   {
     MutexLock lock(mutex_);
     answer_posted_ = false;
@@ -304,13 +319,20 @@ bool StreamSource::answer_take() {
     if (answer->items == 0 && !end_status_.ok()) {
       failed = with_context(end_status_, absl::StrCat("\"", callee_, "\""));
     } else {
-      batch = items_->take(answer->items, answer->last && end_status_.ok(), callee_, fences);
+      try {
+        batch = items_->take(answer->items, answer->last && end_status_.ok(), callee_, fences);
+      } catch (...) {
+        failed = caught_in(callee_);
+        lost = true;
+      }
     }
   }
   if (failed.ok()) {
     call->finish(std::move(batch), batch_type_, join_fences(std::move(fences)));
   } else {
     call->fail(failed);
+    // The items that were taken are lost, so the stream cannot go on.
+    if (lost) cancel(failed);
   }
   return true;
 }
@@ -345,7 +367,7 @@ void StreamSource::post_run() {
     MutexLock lock(mutex_);
     executor = executor_;
   }
-  executor->post_clean([self = shared_from_this()] { self->run(); }, &costs_.run);
+  run_or_cancel([&] { executor->post_clean([self = shared_from_this()] { self->run(); }, &costs_.run); });
 }
 
 void StreamSource::run() {

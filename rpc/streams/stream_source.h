@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
@@ -76,7 +77,7 @@ class StreamSource : public std::enable_shared_from_this<StreamSource> {
   void take(std::shared_ptr<ServerCall> call, uint64_t sequence, const TakeLimits& limits);
   // No item is wanted any more: destroys the coroutine at its next suspension, fails the waiting writes and
   // takes, and drops the items. Destructors of users run on the executor. Idempotent.
-  void cancel(const absl::Status& reason);
+  void cancel(const absl::Status& reason) noexcept;
   // OK, or the reason of cancel().
   absl::Status cancelled() const;
   // The function that has returned the stream; empty before that.
@@ -131,6 +132,9 @@ class StreamSource : public std::enable_shared_from_this<StreamSource> {
   void post_run();
   // Runs the coroutine until it is suspended.
   void run();
+  void cancel_all(const absl::Status& reason);
+  // Runs a step without which the stream cannot go on. An exception cancels the stream, and returns false.
+  bool run_or_cancel(absl::FunctionRef<void()> step) noexcept;
   // Destroys the frame of a coroutine that is suspended, if the stream was cancelled.
   void destroy_if_cancelled();
   bool is_handler_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

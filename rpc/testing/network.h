@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/transport.h"
 
@@ -45,7 +45,7 @@ class Network {
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_address_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<std::string, transport::Transport::AcceptHandler> listening_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::string, transport::Transport::AcceptHandler> listening_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Connection>> accepted_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

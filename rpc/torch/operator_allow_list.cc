@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/strip.h"
+#include "gradwire/base/containers/hash_map.h"
 
 // The operators that any peer may call. Each one was reviewed for safety: it computes a tensor or a number
 // from its arguments alone and checks its arguments. It does not use files, streams or handles of other
@@ -20,9 +20,9 @@
 namespace gradwire::rpc {
 namespace {
 
-const absl::flat_hash_set<absl::string_view>& allowed() {
+const HashSet<absl::string_view>& allowed() {
   // clang-format off
-  static const auto* const names = new absl::flat_hash_set<absl::string_view>{
+  static const auto* const names = new HashSet<absl::string_view>{
       // Pointwise.
       "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "angle", "arccos", "arccosh",
       "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",

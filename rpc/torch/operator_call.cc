@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/registry/registry.h"
@@ -52,7 +52,7 @@ bool exists(const std::string& callee) {
 // allowed operators and of their overloads limits the size of the table.
 Entry* entry_of(const std::string& callee) {
   static auto* const mutex = new ProcessMutex;
-  static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Entry>>;
+  static auto* const table = new HashMap<std::string, std::unique_ptr<Entry>>;
   {
     MutexLock lock(*mutex);
     if (auto found = table->find(callee); found != table->end()) return found->second.get();

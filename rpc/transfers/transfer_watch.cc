@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/text/bytes_text.h"
+#include "gradwire/rpc/core/envelope.h"
 
 namespace gradwire::rpc {
 
@@ -253,13 +254,13 @@ void watch_sending(TransferWatch& watch, const MessageRoute& route, const proto:
 
 void watch_receiving(TransferWatch& watch, const MessageRoute& route, const std::string& header,
                      ArrivingOn arriving, absl::FunctionRef<std::string(uint64_t)> callee_of) {
-  proto::Envelope envelope;
+  EnvelopeBox envelope;
   const std::shared_ptr<transport::Connection> connection = arriving.connection.lock();
-  if (connection == nullptr || !envelope.ParseFromString(header)) return;
+  if (connection == nullptr || !envelope->ParseFromString(header)) return;
   watch.begin(
       {.direction = Transfer::Direction::kReceiving,
-       .what =
-           transfer_name(envelope, envelope.has_response() ? callee_of(envelope.response().call_id()) : ""),
+       .what = transfer_name(*envelope,
+                             envelope->has_response() ? callee_of(envelope->response().call_id()) : ""),
        .worker = route.worker,
        .link = route.link,
        .bytes = route.bytes,

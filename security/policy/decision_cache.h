@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/security/policy/policy.h"
 
@@ -39,13 +39,13 @@ class DecisionCache {
   struct Caller {
     std::shared_ptr<const CallerRules> rules;
     // One table for each kind, and one for methods: a method and a nested class may have the same name.
-    std::array<absl::flat_hash_map<std::string, Decision>, kCalleeClasses + 1> decisions;
+    std::array<HashMap<std::string, Decision>, kCalleeClasses + 1> decisions;
   };
   // A part of the callers, so that threads that serve different callers do not wait for one another.
   struct alignas(64) Shard {
     mutable Mutex mutex;
     PolicyPtr policy ABSL_GUARDED_BY(mutex);
-    absl::flat_hash_map<std::string, Caller> callers ABSL_GUARDED_BY(mutex);
+    HashMap<std::string, Caller> callers ABSL_GUARDED_BY(mutex);
     // The rules of several callers, by the rules that fit them.
     std::map<std::vector<uint32_t>, std::shared_ptr<const CallerRules>> compiled ABSL_GUARDED_BY(mutex);
     std::size_t name_bytes ABSL_GUARDED_BY(mutex) = 0;

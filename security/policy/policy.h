@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::security {
 
@@ -115,7 +115,7 @@ class CallerRules {
   struct OfKind {
     // The rules for all names.
     Lines all;
-    absl::flat_hash_map<std::string, Lines> exact;
+    HashMap<std::string, Lines> exact;
     // In ascending order of their lines.
     std::vector<Pattern> deny;
     std::vector<Pattern> allow;

@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/proto/store.pb.h"
 #include "gradwire/store/c10d/c10d_parser.h"
 
@@ -66,7 +66,7 @@ class C10dSession {
   std::string output_;
   uint64_t next_id_ = 1;
   // The queries of the calls that have not been answered: the one that is being made, and one that waits.
-  absl::flat_hash_map<uint64_t, C10dQuery> calls_;
+  HashMap<uint64_t, C10dQuery> calls_;
   // The id of the call that waits; 0 if none does.
   uint64_t waiting_ = 0;
 };

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/memory/store_table.h"
 
@@ -54,7 +54,7 @@ class SharedTable {
 
   Mutex mutex_;
   StoreTable table_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Sleeper*> sleepers_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Sleeper*> sleepers_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

@@ -166,7 +166,7 @@ absl::Status StoreTable::set(absl::string_view key, absl::string_view value, Wak
 
 // A key that is named twice gets only its last value, so that no watch sees the other one.
 absl::Status StoreTable::set_all(absl::Span<const Entry> entries, Wakeups& wakeups) {
-  absl::flat_hash_map<absl::string_view, absl::string_view> last;
+  HashMap<absl::string_view, absl::string_view> last;
   for (const auto& [key, value] : entries) last[key] = value;
   std::size_t added = 0;
   for (const auto& [key, value] : last) added += key.size() + value.size();

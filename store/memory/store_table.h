@@ -11,11 +11,11 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/store/interface/limits.h"
 
 namespace gradwire::store {
@@ -75,11 +75,11 @@ class StoreWaiters {
  private:
   void start_turn(uint64_t id, absl::string_view queue);
 
-  absl::flat_hash_map<uint64_t, Waiter> waiters_;
-  absl::flat_hash_map<std::string, absl::btree_set<uint64_t>> by_name_;
+  HashMap<uint64_t, Waiter> waiters_;
+  HashMap<std::string, absl::btree_set<uint64_t>> by_name_;
   // The queues of the waiters that have a turn, and the number of turns of each queue.
-  absl::flat_hash_map<uint64_t, std::string> turns_;
-  absl::flat_hash_map<std::string, std::size_t> turns_of_;
+  HashMap<uint64_t, std::string> turns_;
+  HashMap<std::string, std::size_t> turns_of_;
 };
 
 // The state machine behind HashStore, FileStore and the TcpStore's server: keys, values, queues and the
@@ -162,7 +162,7 @@ class StoreTable {
   const std::size_t max_bytes_;
 
   absl::btree_map<std::string, Value> values_;  // Ordered: a prefix is a range.
-  absl::flat_hash_map<std::string, Queue> queues_;
+  HashMap<std::string, Queue> queues_;
   StoreWaiters waiters_;
   std::size_t bytes_ = 0;
 };

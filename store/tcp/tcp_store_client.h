@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"
@@ -73,7 +73,7 @@ class TcpStoreLink : public transport::ConnectionListener {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<uint64_t, Promise<Answer>> calls_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Promise<Answer>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 // One client of a TcpStore's server. It connects, sends Hello and makes calls. After a broken connection it

@@ -332,7 +332,7 @@ proto::Response complete(TcpStoreService::Answer answer) {
 // The table has removed these waiters already. A client that waits for one large value with many small
 // requests must not fill the memory with its answers, so those over the limit are errors.
 void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers) {
-  absl::flat_hash_map<Session, std::size_t> bytes_for;
+  HashMap<Session, std::size_t> bytes_for;
   for (const StoreTable::Wakeup& wakeup : wakeups) {
     const Waiting waiting = take(wakeup.waiter);
     if (waiting.in_turn) sessions_.at(waiting.session).turn = wakeup.waiter;

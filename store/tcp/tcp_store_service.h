@@ -7,10 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/proto/store.pb.h"
 #include "gradwire/store/memory/store_table.h"
 
@@ -68,7 +67,7 @@ class TcpStoreService {
 
  private:
   struct SessionState {
-    absl::flat_hash_set<uint64_t> waiters;
+    HashSet<uint64_t> waiters;
     std::size_t waiting_bytes = 0;
     int32_t world_size = 0;
     // The waiter of the wait in turn that waits, and the one whose turn it is to take an item; 0 without one.
@@ -120,8 +119,8 @@ class TcpStoreService {
   const std::size_t max_unread_bytes_;
 
   StoreTable table_;
-  absl::flat_hash_map<Session, SessionState> sessions_;
-  absl::flat_hash_map<uint64_t, Waiting> waiting_;
+  HashMap<Session, SessionState> sessions_;
+  HashMap<uint64_t, Waiting> waiting_;
   // Sum of the bytes of all requests in waiting_.
   std::size_t waiting_bytes_ = 0;
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;
@@ -129,7 +128,7 @@ class TcpStoreService {
   bool stopped_ = false;
   // The workers that have sent Hello. Separate from table_, which has only the users' keys.
   int32_t world_size_ = 0;
-  absl::flat_hash_set<uint64_t> workers_;
+  HashSet<uint64_t> workers_;
   // The workers of add_workers().
   int64_t other_workers_ = 0;
   StoreTable group_;  // Has one key, set when all workers have connected.

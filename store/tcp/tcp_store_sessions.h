@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/c10d/c10d_admission.h"
 #include "gradwire/store/c10d/c10d_peer.h"
@@ -71,7 +71,7 @@ class TcpStoreSessions : public C10dPeer::Host, public std::enable_shared_from_t
   const std::size_t max_unread_bytes_;
   C10dAdmission admission_;
   TcpStoreService service_;
-  absl::flat_hash_map<Session, std::shared_ptr<StorePeer>> peers_;
+  HashMap<Session, std::shared_ptr<StorePeer>> peers_;
   Session next_session_ = 1;
   uint64_t timer_ = 0;
   absl::Time timer_time_ = absl::InfiniteFuture();

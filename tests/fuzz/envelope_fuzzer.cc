@@ -13,7 +13,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/codec_test_util.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {

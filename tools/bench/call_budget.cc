@@ -18,7 +18,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/tensors/torch_tensors.h"
-#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/store/hash_store.h"

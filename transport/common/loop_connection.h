@@ -58,9 +58,10 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   // with the others: what the step would have read or sent is lost, so the two ends do not agree any more.
   void run_in_loop(absl::FunctionRef<void()> step) noexcept;
   // Run the step in the same way later (see EventLoop and Turns). They keep the connection alive until then.
+  // post() returns false if the loop has ended.
   template <class F>
-  void post(F step) {
-    loop().post(later(std::move(step)));
+  bool post(F step) {
+    return loop().post(later(std::move(step)));
   }
   template <class F>
   void defer_in_loop(F step) {
@@ -103,7 +104,8 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
 
   template <class F>
   auto later(F step) {
-    return [self = shared_from_this(), step = std::move(step)]() mutable { self->run_in_loop(step); };
+    return
+        [self = shared_from_this(), step = std::move(step)]() mutable { self->run_in_loop([&] { step(); }); };
   }
   void begin_close_in_loop();
   absl::Status shut_down_reason() const;

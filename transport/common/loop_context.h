@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/connection.h"
 #include "gradwire/transport/event_loop.h"
@@ -43,7 +43,7 @@ struct LoopContext : std::enable_shared_from_this<LoopContext> {
   // The members below are accessed only by the loop's driver.
 
   // All connections that are not closed.
-  absl::flat_hash_set<std::shared_ptr<LoopConnection>> connections;
+  HashSet<std::shared_ptr<LoopConnection>> connections;
   bool shutting_down = false;
 
  private:

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/acceptor.h"
 #include "gradwire/transport/loop_thread.h"
@@ -80,16 +81,20 @@ class LoopTransport : public Transport {
       acceptors_ = acceptors;
     }
     context_->loop->post([acceptors = std::move(acceptors)] {
-      for (const std::shared_ptr<Acceptor>& acceptor : acceptors) acceptor->start_in_loop();
+      // Others would wait for a listener that never accepts.
+      run_or_end("the start of a listener", [&] {
+        for (const std::shared_ptr<Acceptor>& acceptor : acceptors) acceptor->start_in_loop();
+      });
     });
     return absl::OkStatus();
   }
 
-  // Posts `task`, which begins to connect `connection`, and returns `connection`.
-  absl::StatusOr<std::shared_ptr<Connection>> begin(std::shared_ptr<Connection> connection,
-                                                    EventLoop::Task task) {
+  // Posts `step`, which begins to connect `connection`, and returns `connection`. An exception of the step
+  // ends the connection.
+  template <class C, class F>
+  absl::StatusOr<std::shared_ptr<Connection>> begin(std::shared_ptr<C> connection, F step) {
     GRADWIRE_RETURN_IF_ERROR(start());
-    if (!context_->loop->post(std::move(task))) return shut_down_error();
+    if (!connection->post(std::move(step))) return shut_down_error();
     return connection;
   }
 

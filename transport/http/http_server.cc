@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -28,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/fork.h"
 #include "gradwire/base/io/descriptor.h"
@@ -439,7 +439,7 @@ class HttpServer::Core {
   std::thread thread_;
 
   // Used by the server's thread, and by stop() after its end.
-  absl::flat_hash_map<MHD_Connection*, Client> clients_;
+  HashMap<MHD_Connection*, Client> clients_;
   // The places of the clients.
   Admission admission_;
   // The place of the connection that the library is being given.

@@ -180,7 +180,7 @@ class LoopbackTransport : public LoopTransport<LoopbackContext> {
           absl::StrCat("malformed loopback address: got \"", address, "\", expected loopback:<id>"));
     }
     auto connection = std::make_shared<LoopbackConnection>(context_, address);
-    return begin(connection, [connection, listener = std::move(listener)]() mutable {
+    return begin(connection, [connection = connection.get(), listener = std::move(listener)]() mutable {
       connection->connect_in_loop(std::move(listener));
     });
   }

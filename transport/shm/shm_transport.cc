@@ -57,8 +57,8 @@ class ShmTransport : public LoopTransport<ShmContext> {
     const absl::Time deadline = Clock::system().now() + timeout;
     GRADWIRE_ASSIGN_OR_RETURN(ShmAddress parsed, parse_shm_address(address));
     auto connection = std::make_shared<ShmConnection>(context_, address);
-    return begin(connection, [connection, parsed = std::move(parsed), listener = std::move(listener),
-                              deadline]() mutable {
+    return begin(connection, [connection = connection.get(), parsed = std::move(parsed),
+                              listener = std::move(listener), deadline]() mutable {
       connection->connect_in_loop(std::move(parsed), std::move(listener), deadline);
     });
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/local_peer/user_guard.h"
 #include "gradwire/security/warning_limit.h"
@@ -66,9 +66,9 @@ struct TcpContext : LoopContext {
   // The members below are used only by the loop's driver.
 
   // The accepted connections by token. A socket with the token of a connection is a stripe of it.
-  absl::flat_hash_map<Preface::Token, TcpConnection*> by_token;
+  HashMap<Preface::Token, TcpConnection*> by_token;
   Admission admission;
-  absl::flat_hash_map<Admission::Id, std::shared_ptr<Arrival>> arrivals;
+  HashMap<Admission::Id, std::shared_ptr<Arrival>> arrivals;
   security::WarningLimit warnings;
   security::UserGuard users;
 

@@ -54,8 +54,8 @@ class TcpTransport : public LoopTransport<TcpContext> {
       return leaves_host_error(absl::StrCat("cannot connect to ", without_network(address)));
     auto connection = std::make_shared<TcpConnection>(context_, without_network(address), random_token());
     connection->begin_with_preface();
-    return begin(connection, [connection, addresses = std::move(addresses), listener = std::move(listener),
-                              deadline]() mutable {
+    return begin(connection, [connection = connection.get(), addresses = std::move(addresses),
+                              listener = std::move(listener), deadline]() mutable {
       connection->connect_in_loop(std::move(addresses), std::move(listener), deadline);
     });
   }

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/security/warning_limit.h"
 #include "gradwire/transport/tcp/admission/admission.h"
@@ -37,7 +37,7 @@ class UcxArrivals {
 
  private:
   Admission admission_;
-  absl::flat_hash_map<Admission::Id, UcxConnection*> waiting_;
+  HashMap<Admission::Id, UcxConnection*> waiting_;
   security::WarningLimit warnings_;
 };
 

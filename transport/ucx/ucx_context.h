@@ -7,9 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/tcp/socket/address.h"
@@ -86,7 +85,7 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   std::unique_ptr<UcxWorker> worker;
   UcxArrivals arrivals;
   // Closed connections for which UCX still has outstanding operations.
-  absl::flat_hash_set<std::shared_ptr<UcxConnection>> retiring;
+  HashSet<std::shared_ptr<UcxConnection>> retiring;
   // Number of messages that have arrived and wait for a later round.
   std::size_t waiting_messages = 0;
 
@@ -119,7 +118,7 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   uint64_t end_timer_ = 0;
   int closing_endpoints_ = 0;
   std::unique_ptr<UcxListener> listener_;
-  absl::flat_hash_map<ucp_ep_h, UcxConnection*> by_endpoint_;
+  HashMap<ucp_ep_h, UcxConnection*> by_endpoint_;
   std::vector<std::shared_ptr<UcxConnection>> touched_;
   std::vector<Buffer> released_;
   // Number of messages and buffers that have arrived in this round.

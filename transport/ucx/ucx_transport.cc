@@ -56,8 +56,8 @@ class UcxTransport : public LoopTransport<UcxContext> {
     const absl::Time deadline = Clock::system().now() + timeout;
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<HostAddress> addresses, parse_addresses(address));
     auto connection = std::make_shared<UcxConnection>(context_, address);
-    return begin(connection, [connection, addresses = std::move(addresses), listener = std::move(listener),
-                              deadline]() mutable {
+    return begin(connection, [connection = connection.get(), addresses = std::move(addresses),
+                              listener = std::move(listener), deadline]() mutable {
       connection->connect_in_loop(std::move(addresses), std::move(listener), deadline);
     });
   }

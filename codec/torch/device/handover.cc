@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/random_id.h"
 
@@ -12,8 +11,8 @@ namespace {
 
 struct Table {
   ProcessMutex mutex;
-  absl::flat_hash_map<uint64_t, Handover> entries ABSL_GUARDED_BY(mutex);
-  absl::flat_hash_set<uint64_t> agents ABSL_GUARDED_BY(mutex);
+  HashMap<uint64_t, Handover> entries ABSL_GUARDED_BY(mutex);
+  HashSet<uint64_t> agents ABSL_GUARDED_BY(mutex);
 };
 
 // One for the process, because the agents on both ends belong to it. Never destroyed: messages may outlive

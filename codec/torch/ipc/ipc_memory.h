@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/device/device_transfer.h"
@@ -60,7 +60,7 @@ class OpenedMemories {
 
   Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Key, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);
+  HashMap<Key, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);
   // Entries of lost workers that may still be in use.
   std::vector<std::shared_ptr<Allocation>> closing_ ABSL_GUARDED_BY(mutex_);
 };

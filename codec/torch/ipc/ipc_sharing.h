@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/torch/ipc/ipc_memory.h"
@@ -44,9 +43,8 @@ class MadeEvents {
  private:
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_set<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::pair<uint64_t, c10::DeviceIndex>, std::vector<EventPair>> free_
-      ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::pair<uint64_t, c10::DeviceIndex>, std::vector<EventPair>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The events of other processes that were opened here. Thread-safe.
@@ -69,9 +67,8 @@ class OpenedEvents {
 
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_set<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, absl::flat_hash_map<Key, std::unique_ptr<device::SharedEvent>>> kept_
-      ABSL_GUARDED_BY(mutex_);
+  HashSet<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, HashMap<Key, std::unique_ptr<device::SharedEvent>>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The devices of one agent, whose memory other processes read and that read memory of other processes.
@@ -102,8 +99,8 @@ class IpcSharing : public DeviceSharing {
   OpenedMemories memories_;
 
   Mutex mutex_;
-  absl::flat_hash_map<std::string, c10::Device> by_identity_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<c10::DeviceIndex, c10::Stream> release_streams_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::string, c10::Device> by_identity_ ABSL_GUARDED_BY(mutex_);
+  HashMap<c10::DeviceIndex, c10::Stream> release_streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

@@ -5,8 +5,8 @@
 #include <deque>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::collectives::cpu {
 
@@ -28,17 +28,17 @@ class Channels {
 
   // Sets the names of ranks in error messages of the channel. `names` maps a rank of the world to a rank of
   // the group.
-  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
+  void name_ranks(uint64_t channel, HashMap<int, int> names) {
     names_.insert_or_assign(channel, std::move(names));
   }
   // Returns "rank 2", or "rank 5 of the world" for a rank that has no name in the channel.
   std::string name_of(uint64_t channel, int rank) const;
 
  private:
-  absl::flat_hash_map<uint64_t, absl::Status> ended_;
+  HashMap<uint64_t, absl::Status> ended_;
   // Keys of `ended_` that were forgotten, oldest first.
   std::deque<uint64_t> forgotten_;
-  absl::flat_hash_map<uint64_t, absl::flat_hash_map<int, int>> names_;
+  HashMap<uint64_t, HashMap<int, int>> names_;
 };
 
 }  // namespace gradwire::collectives::cpu

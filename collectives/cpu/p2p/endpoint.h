@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/collectives/cpu/p2p/channels.h"
 #include "gradwire/collectives/cpu/p2p/effects.h"
 #include "gradwire/collectives/cpu/p2p/matcher.h"
@@ -102,7 +102,7 @@ class Endpoint {
   Channels channels_;
   Matcher matcher_;
   SendTable sends_;
-  absl::flat_hash_map<uint64_t, ReceivePtr> receives_;
+  HashMap<uint64_t, ReceivePtr> receives_;
   uint64_t next_id_ = 1;
   absl::Time next_deadline_ = absl::InfiniteFuture();
 };

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/collectives/cpu/p2p/channels.h"
 #include "gradwire/collectives/cpu/p2p/effects.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
@@ -158,10 +158,10 @@ class Matcher {
   const uint64_t eager_window_;
   const Channels& channels_;
   std::vector<Peer> peers_;
-  absl::flat_hash_map<Key, Queue> queues_;
-  absl::flat_hash_map<uint64_t, Receive> receives_;
+  HashMap<Key, Queue> queues_;
+  HashMap<uint64_t, Receive> receives_;
   // Announced messages that wait, or for which CTS was sent.
-  absl::flat_hash_map<MessageKey, PendingRts> pending_rts_;
+  HashMap<MessageKey, PendingRts> pending_rts_;
   uint64_t next_order_ = 0;
   std::size_t posted_to_any_ = 0;
   std::size_t waiting_ = 0;

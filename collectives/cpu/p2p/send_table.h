@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/collectives/cpu/p2p/effects.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
 
@@ -134,7 +134,7 @@ class SendTable {
   const uint64_t eager_window_;
   std::vector<Peer> peers_;
   Outboxes outboxes_;
-  absl::flat_hash_map<uint64_t, SendPtr> sends_;
+  HashMap<uint64_t, SendPtr> sends_;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/collectives/cpu/p2p/endpoint.h"
 #include "gradwire/collectives/cpu/shm_p2p/p2p_ring.h"
 
@@ -95,7 +95,7 @@ class ShmPort {
   P2pRingWriter out_;
   P2pRingReader in_;
   std::optional<Writing> writing_;
-  absl::flat_hash_map<uint64_t, Incoming> streams_;
+  HashMap<uint64_t, Incoming> streams_;
   uint64_t eager_stream_ = 0;  // The eager message whose pieces are arriving; 0 if none.
 };
 

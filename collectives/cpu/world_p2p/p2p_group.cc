@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/cpu/world_p2p/p2p_algorithms.h"
@@ -55,7 +55,7 @@ struct P2pGroup::State {
   // Ready when the note of the first member that failed has been received.
   Future<int> note_received;
   // Maps a rank of the world to its name in error messages. Set once.
-  absl::flat_hash_map<int, int> names;
+  HashMap<int, int> names;
 
   // Returns whether this was the first reason.
   bool set_reason(const absl::Status& why) {
@@ -82,7 +82,7 @@ P2pGroup::P2pGroup(Options options)
         p2p->forget(channel);
       }) {
   WorldP2p* const p2p = options_.p2p.get();
-  absl::flat_hash_map<int, int>& names = state_->names;
+  HashMap<int, int>& names = state_->names;
   for (std::size_t i = 0; i < options_.names.size(); ++i) names[options_.ranks[i]] = options_.names[i];
   if (!names.empty()) {
     p2p->name_ranks(options_.channel, names);

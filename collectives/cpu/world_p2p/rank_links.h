@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/timer_queue.h"
@@ -113,7 +113,7 @@ class RankLinks {
   CondVar changed_;  // Notified when a link has ended.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<LinkPtr> links_ ABSL_GUARDED_BY(mutex_);
+  HashSet<LinkPtr> links_ ABSL_GUARDED_BY(mutex_);
   int unintroduced_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finding_peers_ ABSL_GUARDED_BY(mutex_) = false;
 };

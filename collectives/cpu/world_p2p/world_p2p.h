@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/futures/future.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/collectives/cpu/bytes/span.h"
@@ -71,7 +71,7 @@ class WorldP2p {
   virtual void forget(uint64_t channel) = 0;
   // Sets the names of ranks in error messages of the channel, until it is forgotten. `names` maps a rank of
   // the world to a rank of the group. Other ranks are named as ranks of the world.
-  virtual void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) = 0;
+  virtual void name_ranks(uint64_t channel, HashMap<int, int> names) = 0;
 
   // Runs the continuations of the futures.
   virtual std::shared_ptr<Executor> executor() const = 0;

@@ -464,7 +464,7 @@ void WorldP2pCore::forget(uint64_t channel) {
   on_event([&](Endpoint& state, Effects& effects) { state.forget(channel, effects); });
 }
 
-void WorldP2pCore::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
+void WorldP2pCore::name_ranks(uint64_t channel, HashMap<int, int> names) {
   MutexLock lock(mutex_);
   endpoint_.channels().name_ranks(channel, std::move(names));
 }

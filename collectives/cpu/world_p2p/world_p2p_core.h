@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/base/threads/timer_queue.h"
@@ -42,7 +42,7 @@ class WorldP2pCore final : public WorldP2p,
   Future<int> receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline) override;
   void abort(uint64_t channel, const absl::Status& reason) override;
   void forget(uint64_t channel) override;
-  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) override;
+  void name_ranks(uint64_t channel, HashMap<int, int> names) override;
   std::shared_ptr<Executor> executor() const override { return executor_; }
   void shutdown() override;
 
@@ -118,7 +118,7 @@ class WorldP2pCore final : public WorldP2p,
   Mutex mutex_;
   Endpoint endpoint_ ABSL_GUARDED_BY(mutex_);
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Reading> reading_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Reading> reading_ ABSL_GUARDED_BY(mutex_);
   CondVar changed_;  // Notified when an operation for which a thread waits is done.
   absl::Time next_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::atomic<int> waiters_{0};  // Number of threads that wait for the end of an operation.

@@ -10,7 +10,7 @@ bool CopiedCalls::delays(uint64_t incarnation, const proto::Request& request) co
 }
 
 void CopiedCalls::add(const Call& call) {
-  if (call->envelope.request().order_key() != 0) {
+  if (call->envelope->request().order_key() != 0) {
     MutexLock lock(mutex_);
     orders_[key_of(*call)].waiting.push_back({call, false});
   }
@@ -34,7 +34,7 @@ void CopiedCalls::add(const Call& call) {
 
 void CopiedCalls::copied(const Call& call, absl::Status status) {
   call->copied = std::move(status);
-  if (call->envelope.request().order_key() == 0) {
+  if (call->envelope->request().order_key() == 0) {
     services_.send(*call);
     return;
   }
@@ -68,7 +68,7 @@ CopiedCalls::Call CopiedCalls::next(const Call& sent) {
 }
 
 CopiedCalls::Key CopiedCalls::key_of(const CopiedCall& call) {
-  return {call.peer->worker.incarnation, call.envelope.request().order_key()};
+  return {call.peer->worker.incarnation, call.envelope->request().order_key()};
 }
 
 }  // namespace gradwire::rpc

@@ -6,12 +6,13 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/envelope.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peer.h"
 #include "gradwire/rpc/order/fence_watch.h"
@@ -22,7 +23,7 @@ namespace gradwire::rpc {
 // is behind such a call in the order of its thread (Destination::ordered).
 struct CopiedCall {
   uint64_t id = 0;
-  proto::Envelope envelope;
+  EnvelopeBox envelope;
   EncodedTensors tensors;
   bool borrow = false;
   std::shared_ptr<Peer> peer;
@@ -77,7 +78,7 @@ class CopiedCalls {
   const Services services_;
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<Key, Order> orders_ ABSL_GUARDED_BY(mutex_);
+  HashMap<Key, Order> orders_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

@@ -33,7 +33,7 @@ class CopiedCallsTest : public ::testing::Test {
   CopiedCalls::Call call(uint64_t id, const std::shared_ptr<FakeFence>& fence, uint64_t order = 0) {
     auto call = std::make_shared<CopiedCall>();
     call->id = id;
-    call->envelope.mutable_request()->set_order_key(order);
+    call->envelope->mutable_request()->set_order_key(order);
     call->tensors.copies = fence;
     call->peer = peer_;
     return call;

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/encoded_tensors.h"
@@ -111,8 +111,8 @@ class FakeBackend : public TensorBackend {
   std::atomic<uint64_t> dying_{0};
   mutable Mutex mutex_;
   uint64_t last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, std::shared_ptr<Memory>> memories_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Reads> reads_ ABSL_GUARDED_BY(mutex_);
+  HashMap<std::string, std::shared_ptr<Memory>> memories_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Reads> reads_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The backend of the process, which is installed when the program starts.

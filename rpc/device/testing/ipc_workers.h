@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/base/threads/timer_queue.h"
@@ -95,7 +94,7 @@ class IpcWorker : public ReferenceHost, public ArrivalOrder {
     uint64_t sent = 0;
     // All messages up to this one were handled, and these later ones.
     uint64_t handled = 0;
-    absl::flat_hash_set<uint64_t> handled_later;
+    HashSet<uint64_t> handled_later;
     uint64_t due = 0;
   };
 
@@ -114,9 +113,9 @@ class IpcWorker : public ReferenceHost, public ArrivalOrder {
   std::atomic<bool> reads_end_{false};
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, IpcWorker*> others_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Counts> counts_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint32_t, int> calls_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, IpcWorker*> others_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Counts> counts_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint32_t, int> calls_ ABSL_GUARDED_BY(mutex_);
   uint64_t repeatable_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // Uses the members above.

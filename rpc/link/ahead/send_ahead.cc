@@ -6,6 +6,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log/contained.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/core/envelope.h"
 
 namespace gradwire::rpc {
 
@@ -18,11 +19,11 @@ PartsAhead::~PartsAhead() {
   if (sent_.empty()) return;
   if (!joined_) {
     const bool told = run_contained("dropping parts of a message", [&] {
-      proto::Envelope envelope;
-      envelope.mutable_part()->set_number(number_);
-      envelope.mutable_part()->set_dropped(true);
+      EnvelopeBox envelope;
+      envelope->mutable_part()->set_number(number_);
+      envelope->mutable_part()->set_dropped(true);
       // If the connection has ended, the receiver has dropped the parts.
-      (void)link_->send(envelope, {});
+      (void)link_->send(*envelope, {});
     });
     // The receiver would keep the parts.
     if (!told) link_->cut(no_memory());
@@ -35,10 +36,10 @@ bool PartsAhead::send(std::vector<transport::Buffer> buffers) {
   if (link_->closed() || !link_->count_part(size, sent_.empty())) return false;
   sent_.insert(sent_.end(), buffers.begin(), buffers.end());
   size_ += size;
-  proto::Envelope envelope;
-  envelope.mutable_part()->set_number(number_);
+  EnvelopeBox envelope;
+  envelope->mutable_part()->set_number(number_);
   // If this fails, the connection has ended, and join() finds that.
-  (void)link_->send(envelope, std::move(buffers));
+  (void)link_->send(*envelope, std::move(buffers));
   return true;
 }
 

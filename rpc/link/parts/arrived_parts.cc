@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<transport::Buffer>> ArrivedParts::join(uint64_t numbe
 }
 
 void ArrivedParts::clear() {
-  absl::flat_hash_map<uint64_t, Message> dropped;
+  HashMap<uint64_t, Message> dropped;
   MutexLock lock(mutex_);
   in_flight_ = PartsInFlight();
   dropped.swap(messages_);

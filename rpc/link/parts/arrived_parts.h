@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/link/parts/parts_in_flight.h"
 #include "gradwire/transport/message.h"
@@ -39,7 +39,7 @@ class ArrivedParts {
 
   mutable Mutex mutex_;
   PartsInFlight in_flight_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Message> messages_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint64_t, Message> messages_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::rpc

@@ -7,8 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::tools {
 namespace {
@@ -25,7 +24,7 @@ struct Ends {
   const FlightCall* served = nullptr;
   const FlightFile* served_in = nullptr;
 };
-using Calls = absl::flat_hash_map<CallIdentity, Ends>;
+using Calls = HashMap<CallIdentity, Ends>;
 
 int64_t wall(const FlightFile& file, int64_t time) { return time - file.clock_ns + file.wall_ns; }
 
@@ -59,8 +58,8 @@ Calls collect(const std::vector<FlightFile>& files) {
 
 // For each worker the time, on its wall clock, from which on it has all records; nothing for a worker without
 // a file.
-absl::flat_hash_map<uint64_t, int64_t> complete_since(const std::vector<FlightFile>& files) {
-  absl::flat_hash_map<uint64_t, int64_t> since;
+HashMap<uint64_t, int64_t> complete_since(const std::vector<FlightFile>& files) {
+  HashMap<uint64_t, int64_t> since;
   for (const FlightFile& file : files) {
     if (file.is_group) continue;
     int64_t from = std::numeric_limits<int64_t>::min();
@@ -78,8 +77,8 @@ absl::flat_hash_map<uint64_t, int64_t> complete_since(const std::vector<FlightFi
 }
 
 // The time of the latest file of each worker, on its wall clock.
-absl::flat_hash_map<uint64_t, int64_t> written_at(const std::vector<FlightFile>& files) {
-  absl::flat_hash_map<uint64_t, int64_t> times;
+HashMap<uint64_t, int64_t> written_at(const std::vector<FlightFile>& files) {
+  HashMap<uint64_t, int64_t> times;
   for (const FlightFile& file : files) {
     if (!file.is_group) times[file.incarnation] = std::max(times[file.incarnation], file.wall_ns);
   }
@@ -87,8 +86,7 @@ absl::flat_hash_map<uint64_t, int64_t> written_at(const std::vector<FlightFile>&
 }
 
 // `written`: the time of the latest file of each worker, on its wall clock.
-std::vector<ClockOffset> clocks_of(const Calls& calls,
-                                   const absl::flat_hash_map<uint64_t, int64_t>& written) {
+std::vector<ClockOffset> clocks_of(const Calls& calls, const HashMap<uint64_t, int64_t>& written) {
   std::map<std::pair<uint64_t, uint64_t>, std::vector<inspect::ClockSample>> samples;
   for (const auto& [identity, ends] : calls) {
     if (ends.made == nullptr || ends.served == nullptr || ends.made->open() || ends.served->open()) continue;
@@ -184,10 +182,10 @@ class Chains {
     }
   }
 
-  absl::flat_hash_map<CallIdentity, const Ends*> open_;
-  absl::flat_hash_map<CallIdentity, std::vector<CallIdentity>> children_;
+  HashMap<CallIdentity, const Ends*> open_;
+  HashMap<CallIdentity, std::vector<CallIdentity>> children_;
   std::vector<CallIdentity> roots_;
-  absl::flat_hash_set<CallIdentity> listed_;
+  HashSet<CallIdentity> listed_;
   std::vector<ChainLink> links_;
 };
 

@@ -9,7 +9,7 @@ namespace gradwire::rendezvous {
 // beat has not moved for the whole time since it was first read here.
 void BeatWatch::choose(const std::vector<std::string>& ids) {
   if (ids == ids_) return;
-  absl::flat_hash_map<std::string, Watched> watched;
+  HashMap<std::string, Watched> watched;
   for (const std::string& id : ids) watched[id] = std::exchange(watched_[id], Watched{});
   ids_ = ids;
   watched_ = std::move(watched);

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::rendezvous {
 
@@ -50,7 +50,7 @@ class BeatWatch {
   const int attempts_;
   absl::Duration read_interval_ = interval_;
   std::vector<std::string> ids_;
-  absl::flat_hash_map<std::string, Watched> watched_;
+  HashMap<std::string, Watched> watched_;
   absl::Time next_ = absl::InfinitePast();
   absl::Time last_read_ = absl::InfinitePast();
 };

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/rendezvous.pb.h"
 
@@ -114,8 +114,8 @@ absl::StatusOr<Failure> decode_failure(const proto::RendezvousFailure& from) {
 }
 
 absl::Status check_distinct(const Record& record) {
-  absl::flat_hash_set<absl::string_view> ids;
-  absl::flat_hash_set<int> ranks;
+  HashSet<absl::string_view> ids;
+  HashSet<int> ranks;
   for (const std::vector<Member>* members : {&record.participants, &record.waiting}) {
     for (const Member& member : *members) {
       if (!ids.insert(member.id).second) return refuse("duplicate node id");

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/optional.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/message.h"
 #include "gradwire/transport/shm/memory/arena.h"
@@ -167,7 +167,7 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   std::size_t mapped_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Number of consecutive calls of trim() before which no segment was used.
   int unused_trims_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<uint32_t, std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(mutex_);
+  HashMap<uint32_t, std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(mutex_);
   std::map<int, SizeClass> classes_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/buffer_pool.h"
@@ -85,7 +85,7 @@ class ArenaPeer {
 
   const std::size_t max_bytes_;
   const std::shared_ptr<Total> total_ = std::make_shared<Total>();
-  absl::flat_hash_map<uint32_t, std::shared_ptr<Segment>> segments_;
+  HashMap<uint32_t, std::shared_ptr<Segment>> segments_;
 };
 
 }  // namespace gradwire::transport

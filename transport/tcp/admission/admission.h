@@ -5,9 +5,8 @@
 #include <map>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/node_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/base/containers/hash_map.h"
 
 namespace gradwire::transport {
 
@@ -66,7 +65,7 @@ class Admission {
     std::size_t arrivals = 0;
     std::size_t connections = 0;
   };
-  using Hosts = absl::node_hash_map<std::string, Host>;
+  using Hosts = std::map<std::string, Host>;
   // The name and the counts of a host. Pointers to elements stay valid.
   using HostEntry = Hosts::value_type;
   struct Waiting {
@@ -84,7 +83,7 @@ class Admission {
   Hosts hosts_;
   // In the order of their arrival.
   std::map<Id, Waiting> arrivals_;
-  absl::flat_hash_map<Id, HostEntry*> connections_;
+  HashMap<Id, HostEntry*> connections_;
   Id last_id_ = 0;
   uint64_t refused_ = 0;
   uint64_t replaced_ = 0;

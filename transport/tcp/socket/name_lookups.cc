@@ -4,8 +4,8 @@
 #include <deque>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/containers/hash_map.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process/start_thread.h"
@@ -37,7 +37,7 @@ struct NameLookups::State {
   const HostLookup look_up;
   Mutex mutex;
   std::deque<std::string> queue ABSL_GUARDED_BY(mutex);
-  absl::flat_hash_map<std::string, Askers> askers ABSL_GUARDED_BY(mutex);
+  HashMap<std::string, Askers> askers ABSL_GUARDED_BY(mutex);
   int threads ABSL_GUARDED_BY(mutex) = 0;
 };
 
