@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/log/log.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/store/interface/limits.h"
@@ -112,9 +113,12 @@ void C10dConnection::finish_in_loop() {
   socket_.reset();
   unsent_.clear();
   sent_ = 0;
-  loop_->post([self] {
-    const Handlers handlers = std::exchange(self->handlers_, Handlers());
-    if (handlers.on_closed != nullptr) handlers.on_closed();
+  // The session would wait for the end.
+  run_or_end("the end of a client's connection", [&] {
+    loop_->post([self] {
+      const Handlers handlers = std::exchange(self->handlers_, Handlers());
+      if (handlers.on_closed != nullptr) handlers.on_closed();
+    });
   });
 }
 

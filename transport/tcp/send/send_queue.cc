@@ -111,6 +111,12 @@ void SendQueue::push_shares(uint64_t ticket, std::vector<Buffer> shares) {
   bytes_ += entry.message.byte_size();
 }
 
+void SendQueue::take_back_shares(uint64_t ticket) noexcept {
+  if (empty() || entries_.back().ticket != ticket || !entries_.back().has_message) return;
+  bytes_ -= entries_.back().message.byte_size();
+  entries_.pop_back();
+}
+
 void SendQueue::push_bytes(absl::string_view bytes) {
   Entry& entry = entry_to_append_to(bytes.size());
   entry.copied.append(bytes.data(), bytes.size());

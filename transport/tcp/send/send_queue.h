@@ -40,6 +40,8 @@ class SendQueue {
   void push(uint64_t ticket, Message& message, const Striping& striping = Striping());
   // Appends the shares, for this socket, of the buffers of the message with this ticket.
   void push_shares(uint64_t ticket, std::vector<Buffer> shares);
+  // Takes them back, if they were the last thing that was appended.
+  void take_back_shares(uint64_t ticket) noexcept;
   // Appends bytes that do not belong to a message.
   void push_bytes(absl::string_view bytes);
 

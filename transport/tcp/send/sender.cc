@@ -81,6 +81,7 @@ TcpSender::TcpSender(LoopConnection& connection, const Limits& limits, uint64_t 
 absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
   GRADWIRE_RETURN_IF_ERROR(connection_.check_sendable(message, limits_));
   SendBatch* const batch = SendBatch::current();
+  const std::size_t message_bytes = message.byte_size();
   bool in_batch = false;
   bool first_in_batch = false;
   uint64_t ticket;
@@ -88,14 +89,12 @@ absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
     MutexLock lock(mutex_);
     if (refusal_.has_value()) return connection_.closed_error(*refusal_);
     ticket = next_ticket_++;
-    if (message.byte_size() >= striping_.from_bytes) {
+    push_locked(ticket, message);
+    if (message_bytes >= striping_.from_bytes) {
       sent_striped_ = true;
-      // Before the message is moved into the queue of the connection's own socket.
-      push_shares_locked(ticket, message);
       want_stripes = striping_.stripes == 0 && !std::exchange(stripes_wanted_, true);
     }
     Lane& lane = lanes_.front();
-    lane.queue.push(ticket, message, striping_);
     in_batch = batch != nullptr && lane.fd >= 0 && lane.queue.bytes() <= kMaxBatchBytes;
     first_in_batch = in_batch && !std::exchange(in_batch_, true);
   }
@@ -114,6 +113,19 @@ void TcpSender::leave_to(SendBatch& batch) {
     // The handlers of the batch may take long or wait. Then another thread drives the loop and writes the
     // message. The task keeps the connection alive.
     connection_.post([self] { self->flush_batch(); });
+  }
+}
+
+void TcpSender::push_locked(uint64_t ticket, Message& message) {
+  try {
+    // Before the message is moved into the queue of the connection's own socket.
+    if (message.byte_size() >= striping_.from_bytes) push_shares_locked(ticket, message);
+    lanes_.front().queue.push(ticket, message, striping_);
+  } catch (...) {
+    // The peer would take the shares for those of the next message.
+    for (std::size_t stripe = 1; stripe < lanes_.size(); ++stripe)
+      lanes_[stripe].queue.take_back_shares(ticket);
+    throw;
   }
 }
 

@@ -99,6 +99,8 @@ class TcpSender : public SendBatch::Member {
   };
 
   void leave_to(SendBatch& batch);
+  // Appends the message to the queues. Without memory it appends nothing, and throws.
+  void push_locked(uint64_t ticket, Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void push_shares_locked(uint64_t ticket, const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns false if the connection is closed because no memory is left.
   bool capture_lane(std::size_t lane, uint64_t ticket);

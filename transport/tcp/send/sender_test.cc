@@ -11,6 +11,7 @@
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/failing_memory.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/wire/frame.h"
 
 namespace gradwire::transport {
 namespace {
@@ -114,6 +115,27 @@ TEST_F(Sender, WritesTheRestItselfWithoutMemoryForATask) {
   send(message_of_pieces());
   EXPECT_GT(sender_.queued_bytes(), 0);
   while (sender_.queued_bytes() > 0) poll();
+}
+
+TEST_F(Sender, MessageWithoutMemoryLeavesNoPartOnAStripe) {
+  TcpSender striped(*connection_, Limits(), kMinStripedBytes);
+  striped.use_stripes({socket_.get(), peer_.get()});
+  const auto bytes = std::make_shared<std::string>(3 * kMinStripedBytes, 'x');
+  bool sent = false;
+  int failures = 0;
+  while (!sent) {
+    Message message{"header", {Buffer(bytes->data(), bytes->size(), bytes)}};
+    bool want_stripes = false;
+    try {
+      const FailingMemory failing(failures, 1);
+      sent = striped.send(message, want_stripes).ok();
+    } catch (const std::bad_alloc&) {
+      ++failures;
+      EXPECT_EQ(striped.queued_bytes(), 0) << "allocation " << failures;
+    }
+  }
+  EXPECT_GT(failures, 2);
+  striped.end(absl::CancelledError("the test has ended"));
 }
 
 TEST_F(Sender, WritesAMessageItselfWithoutMemoryForItsBatch) {
