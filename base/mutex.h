@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gradwire/base/cpp20.h"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
