@@ -254,7 +254,7 @@ TEST_F(Trainers, StepThatWaitsForABackwardEndsAtItsDeadline) {
       RRef<Server> mine = group[2]->rpc_sync<&server_here>("worker0", torch::ones({6}));
       (void)mine.rpc_sync<&Server::forward>(batch(0, 0));
       {
-        ScopedExecutionState clean{ExecutionState()};
+        ScopedExecutionState clean;
         AgentGuard step_guard(group[1]);
         Context context;
         backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
@@ -294,7 +294,7 @@ TEST_F(Trainers, StepThatTimesOutNamesTheTrainersAndWhatToDo) {
     RRef<Server> theirs = group[2]->rpc_sync<&server_here>("worker0", torch::ones({6}));
     (void)theirs.rpc_sync<&Server::forward>(batch(0, 0));
     // That forward ran before the optimizer existed, which arms the barrier.
-    ScopedExecutionState clean{ExecutionState()};
+    ScopedExecutionState clean;
     AgentGuard guard(group[1]);
     RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
     DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},

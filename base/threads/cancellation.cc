@@ -81,8 +81,8 @@ CancellationSource::CancellationSource(const CancellationSource& other) : state_
   state_->sources.fetch_add(1, std::memory_order_relaxed);
 }
 
-CancellationSource::~CancellationSource() {
-  if (state_ == nullptr || state_->sources.fetch_sub(1) > 1 || !state_->has_callbacks.load()) return;
+void CancellationSource::leave() const {
+  if (state_->sources.fetch_sub(1) > 1 || !state_->has_callbacks.load()) return;
   std::map<uint64_t, CancellationToken::State::Callback> dropped;  // Destroyed outside the lock.
   MutexLock lock(state_->mutex);
   dropped.swap(state_->callbacks);

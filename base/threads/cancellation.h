@@ -51,13 +51,17 @@ class CancellationSource {
     state_.swap(other.state_);
     return *this;
   }
-  ~CancellationSource();
+  ~CancellationSource() {
+    if (state_ != nullptr) leave();
+  }
   CancellationToken token() const { return CancellationToken(state_); }
   // The callbacks of on_cancelled() run on `executor`, each as a task of its own. Without one, or after its
   // shutdown, they run inside this call. An OK reason is replaced by Cancelled.
   void cancel(absl::Status reason, Executor* executor = nullptr) const;
 
  private:
+  void leave() const;
+
   std::shared_ptr<CancellationToken::State> state_;
 };
 

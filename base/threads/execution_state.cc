@@ -28,7 +28,19 @@ ExecutionState ExecutionState::capture() {
   return state;
 }
 
-void ExecutionState::restore() const { ExecutionState(*this).exchange(); }
+void ExecutionState::restore() const {
+  for (std::size_t i = 0; i < slots.size; ++i) {
+    Value value = values_[i];
+    slots.hooks[i].exchange(value);
+  }
+}
+
+void ExecutionState::clear() {
+  for (std::size_t i = 0; i < slots.size; ++i) {
+    Value none;
+    slots.hooks[i].exchange(none);
+  }
+}
 
 void ExecutionState::exchange() {
   for (std::size_t i = 0; i < slots.size; ++i) slots.hooks[i].exchange(values_[i]);

@@ -27,6 +27,8 @@ class ExecutionState {
   void restore() const;
   // The same, and becomes the state that the thread had.
   void exchange();
+  // Makes the clean state the calling thread's.
+  static void clear();
 
  private:
   std::array<Value, kMaxSlots> values_;
@@ -46,6 +48,8 @@ void register_execution_slot(ExecutionSlotHooks hooks);
 class ScopedExecutionState {
  public:
   explicit ScopedExecutionState(ExecutionState state) : other_(std::move(state)) { other_.exchange(); }
+  // The clean state.
+  ScopedExecutionState() { other_.exchange(); }
   ~ScopedExecutionState() { other_.exchange(); }
   ScopedExecutionState(const ScopedExecutionState&) = delete;
   ScopedExecutionState& operator=(const ScopedExecutionState&) = delete;

@@ -34,7 +34,7 @@ TEST(ExecutionState, CaptureAndRestoreCarryEverySlot) {
 TEST(ExecutionState, DefaultStateIsClean) {
   Number::Scope scope(std::make_shared<int>(7));
   {
-    ScopedExecutionState clean{ExecutionState()};
+    ScopedExecutionState clean;
     EXPECT_EQ(number(), 0);
     Number::set(std::make_shared<int>(9));
   }

@@ -55,7 +55,7 @@ bool Executor::post_clean_or_keep(Task& task, TaskCost* cost) noexcept {
 void Executor::post_clean_or_run(Task task, TaskCost* cost) noexcept {
   if (post_clean_or_keep(task, cost)) return;
   run_here([&] {
-    ScopedExecutionState clean((ExecutionState()));
+    ScopedExecutionState clean;
     run_contained("a task that its executor has refused", task);
   });
 }

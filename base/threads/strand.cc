@@ -91,7 +91,7 @@ void Strand::run_inline(Executor::Task task) noexcept {
   });
   if (!queued) {
     // Without memory for the queue: rather a deep stack than a task that never runs.
-    ScopedExecutionState clean((ExecutionState()));
+    ScopedExecutionState clean;
     run_contained("a task of a strand", task);
     return;
   }
@@ -112,7 +112,7 @@ void Strand::run_inline(Executor::Task task) noexcept {
       due = std::move(due_inline_.front());
       due_inline_.pop_front();
     }
-    ScopedExecutionState clean((ExecutionState()));
+    ScopedExecutionState clean;
     run_contained("a task of a strand", due);
     due = nullptr;  // Destroy what the task owned in the clean state.
   }

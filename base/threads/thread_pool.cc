@@ -349,12 +349,12 @@ void ThreadPool::run(Queued task) {
     (void)ensure_leader_locked();
   }
   const int64_t started = task.cost == nullptr ? 0 : monotonic_nanoseconds();
-  ExecutionState().restore();
+  ExecutionState::clear();
   short_task_pool = task.cost != nullptr && expected <= kShortTask.count() ? this : nullptr;
   run_contained("a task of the pool", task.task);
   task.task = nullptr;  // Destroy what the task owned here: outside the lock, in the task's state.
   short_task_pool = nullptr;
-  ExecutionState().restore();
+  ExecutionState::clear();
   if (task.cost == nullptr) return;
   const int64_t took = monotonic_nanoseconds() - started;
   task.cost->record(took);
@@ -416,7 +416,7 @@ bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline)
   while (!done.load(std::memory_order_acquire)) {
     if (!driving && poller.try_enter()) {
       driving = true;
-      clean.emplace(ExecutionState());
+      clean.emplace();
     }
     if (!driving && !wanting) {
       wanting = true;

@@ -252,7 +252,7 @@ TEST(TorchRuntime, ModesBelongToTheExecutionState) {
   }
   {
     const c10::InferenceMode inference;
-    const ScopedExecutionState clean{ExecutionState()};
+    const ScopedExecutionState clean;
     EXPECT_TRUE(c10::GradMode::is_enabled());
     EXPECT_FALSE(c10::InferenceMode::is_enabled());
     EXPECT_TRUE((at::ones({2}).requires_grad_() * 2).requires_grad());

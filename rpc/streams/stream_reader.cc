@@ -68,7 +68,7 @@ std::shared_ptr<Executor> StreamReader::executor() const {
 // producer has nothing to send, also while nobody waits for an item. The death of the owner ends it.
 void StreamReader::send_takes() {
   start_deadline();
-  const ScopedExecutionState clean{ExecutionState()};
+  const ScopedExecutionState clean;
   while (true) {
     std::shared_ptr<RRefHandle> handle;
     std::optional<ReadWindow::Take> take;
