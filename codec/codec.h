@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -29,15 +30,23 @@ namespace gradwire::rpc {
 //   };
 //
 // decode() gets bytes from another process: it must check everything that it uses and return InvalidArgument
-// for invalid input. It must neither block nor wait for other calls. The values of an answer are decoded on
-// the thread that received the answer, which may be a thread that waits for another call. So decode(), and
-// the moves and destructors of T, must not take a lock that a thread may hold while it calls or waits.
+// for invalid input. It must neither block nor wait for other calls. The value of an answer is decoded on the
+// thread that first reads the result. So decode(), and the moves and destructors of T, must not take a lock
+// that this thread may hold.
 //
 // Available codecs: in this header numbers, bool and strings; in codec/codec_containers.h optional, pair,
 // tuple, vector, map, complex, protobuf messages and absl::Status; in rpc/calls/rref.h RRef<T>; in
 // codec/torch/tensor_codec.h at::Tensor; in codec/torch/ivalue_codec.h c10::IValue.
 template <class T, class Enable = void>
 struct Codec;
+
+// Whether decoding, moving and destroying a T runs no code of the program. For the library.
+template <class T>
+inline constexpr bool kRunsNoUserCode = std::is_void_v<T> || std::is_arithmetic_v<T>;
+template <>
+inline constexpr bool kRunsNoUserCode<std::string> = true;
+template <class T>
+inline constexpr bool kRunsNoUserCode<std::vector<T>> = kRunsNoUserCode<T>;
 
 template <class T>
 concept Sendable = requires {

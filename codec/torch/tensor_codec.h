@@ -15,6 +15,9 @@
 
 namespace gradwire::rpc {
 
+template <>
+inline constexpr bool kRunsNoUserCode<at::Tensor> = true;
+
 // A tensor; may be undefined. A tensor that is moved in is consumed: if its memory has no other owner, it is
 // sent without a copy. A received tensor owns its memory, may be modified and resized, and is a leaf.
 template <>

@@ -76,6 +76,14 @@ typename Future<R>::Result decode_answer(IncomingPayload&& in) {
   }
 }
 
+// Whether the thread that receives an answer decodes it: the work is short, and runs no code of users. Then
+// nothing is gained by leaving it to the thread that reads the result.
+template <class R>
+bool decodes_at_once(const proto::Payload& payload) {
+  constexpr std::size_t kMostBytes = 4096;
+  return kRunsNoUserCode<R> && payload.values_size() == 1 && payload.values(0).ByteSizeLong() <= kMostBytes;
+}
+
 // The answer to a call. The thread that reads the result decodes it, because the codec, the moves and the
 // destructors of its type are code of users.
 template <class R>
@@ -109,11 +117,17 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
     if (!in.ok()) {
       promise.set_error(in.status());
     } else if constexpr (std::is_void_v<R> || std::is_arithmetic_v<R>) {
-      // No code of users: nothing is gained by waiting for the thread that reads it.
       promise.set_result(decode_answer<R>(*std::move(in)));
     } else {
       StreamFencePtr fence = std::move(in->fence);
-      promise.set_lazy(std::make_unique<LazyAnswer<R>>(*std::move(in), weak), std::move(fence));
+      if (decodes_at_once<R>(*in->payload)) {
+        typename Future<R>::Result result = decode_answer<R>(*std::move(in));
+        // The payload ends first, so that the value holds the only copy of its tensors.
+        *in = IncomingPayload();
+        promise.set_result(std::move(result), std::move(fence));
+      } else {
+        promise.set_lazy(std::make_unique<LazyAnswer<R>>(*std::move(in), weak), std::move(fence));
+      }
     }
   };
   const uint64_t call_id =
