@@ -18,7 +18,7 @@ namespace {
 constexpr absl::string_view kWorkerPayload = "gradwire/worker";
 
 // The longest message that gets a context.
-constexpr std::size_t kMaxMessage = 4096;
+constexpr std::size_t kMaxMessage = std::size_t{64} << 10;
 
 std::atomic<ExceptionTranslator> exception_translator{nullptr};
 

@@ -49,7 +49,7 @@ absl::Status with_worker(absl::Status status, absl::string_view worker);
 std::string worker_of(const absl::Status& status);
 
 // Returns `status` with `context` and ": " before its message. Code and worker are kept. A message of more
-// than 4 KiB gets no context: how many there are may be the choice of a caller, as in a chain of calls.
+// than 64 KiB gets no context: how many there are may be the choice of a caller, as in a chain of calls.
 absl::Status with_context(const absl::Status& status, absl::string_view context);
 
 // Converts an exception to a status. For an Error it is the status of the Error. For any other exception it

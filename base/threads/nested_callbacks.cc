@@ -1,6 +1,6 @@
 #include "gradwire/base/threads/nested_callbacks.h"
 
-#include <deque>
+#include <list>
 #include <new>
 #include <utility>
 
@@ -16,7 +16,9 @@ struct Deferred {
 
 constexpr int kMostNested = 16;
 thread_local int nested = 0;
-thread_local std::deque<Deferred> deferred;
+// A list needs no memory until it has an element: a variable of a thread whose constructor throws stays
+// broken.
+thread_local std::list<Deferred> deferred;
 
 void run_and_destroy(absl::AnyInvocable<void()>& callback, const char* what) noexcept {
   run_contained(what, callback);
@@ -36,7 +38,8 @@ void run_deferred() noexcept {
 void run_nested(absl::AnyInvocable<void()>&& callback, const char* what) noexcept {
   if (nested == kMostNested) {
     try {
-      deferred.push_back({std::move(callback), what});
+      deferred.push_back({nullptr, what});
+      deferred.back().callback = std::move(callback);
       return;
     } catch (const std::bad_alloc&) {
       // Rather a deep stack than a callback that never runs.

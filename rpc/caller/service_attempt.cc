@@ -37,7 +37,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
 
   // 1. Compose the request. Its buffers are owned, so that they can be sent again.
   Future<ServiceReply> start(uint32_t service, std::string body, std::unique_ptr<TensorSet> tensors) {
-    proto::Request& request = *envelope_.mutable_request();
+    proto::Request& request = *envelope_->mutable_request();
     request.mutable_service()->set_number(service);
     request.mutable_service()->set_body(std::move(body));
     Future<ServiceReply> future = promise_.future();
@@ -79,11 +79,11 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     DeviceRoute route = caller_.runtime().devices.route_to(to_, nullptr);
     route.destinations = options_.destinations;
     route.as_bytes = as_bytes;
-    envelope_.mutable_request()->clear_arguments();
+    envelope_->mutable_request()->clear_arguments();
     encoded_ = EncodedTensors();
     encoded_.executor = caller_.runtime().executor;
     return tensor_backend()->encode(tensors, TensorSharing::kCapture, &route,
-                                    *envelope_.mutable_request()->mutable_arguments(), encoded_);
+                                    *envelope_->mutable_request()->mutable_arguments(), encoded_);
   }
 
   void send_when_copied() {
@@ -135,14 +135,15 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     };
     // Send a copy: the connection may break, and the next attempt may begin with another call id, before this
     // call of send() returns.
-    proto::Envelope copy = envelope_;
+    EnvelopeBox copy;
+    *copy = *envelope_;
     const uint64_t id = caller_.next_id();
     // Stored before the send, so that a cancellation finds the call. A cancellation that still reads the id
     // of the attempt before has no effect: this attempt then runs to its end, and answered() begins no other.
     call_id_ = id;
     EncodedTensors tensors = encoded_;
     encoded_.handed_over = nullptr;
-    caller_.send(id, copy, std::move(tensors), /*borrow=*/false, std::move(call));
+    caller_.send(id, *copy, std::move(tensors), /*borrow=*/false, std::move(call));
   }
 
   // Sends it again: with the bytes of the tensors that the first attempt has handed over.
@@ -212,7 +213,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
   const std::string callee_;
   const ServiceOptions options_;
   const CallParent parent_;
-  proto::Envelope envelope_;
+  EnvelopeBox envelope_;
   EncodedTensors encoded_;
   // The tensors of an attempt that handed some over, and the point after which they can be encoded again.
   std::unique_ptr<TensorSet> kept_;

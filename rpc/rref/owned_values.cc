@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/log/contained.h"
 #include "gradwire/base/threads/nested_callbacks.h"
 #include "gradwire/base/threads/strand.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -68,10 +69,13 @@ void OwnedValues::set(const Id& rref, absl::StatusOr<OwnedValue> value) {
   });
   if (!waited_for) return;
   // A call that gets an error here ends, and passes it on to the calls that wait for its own result, and so
-  // on. The callback may run after the call that set the value has dropped the agent.
-  run_nested(
-      [this, agent = agent_.weak_agent().lock(), rref, value = std::move(value)] { deliver(rref, value); },
-      "the delivery of a value");
+  // on. The callback may run after the call that set the value has dropped the agent. Without it these calls,
+  // and all later ones, would wait.
+  run_or_end("the delivery of a value", [&] {
+    run_nested(
+        [this, agent = agent_.weak_agent().lock(), rref, value = std::move(value)] { deliver(rref, value); },
+        "the delivery of a value");
+  });
 }
 
 // The calls that wait were queued in the order of their arrival, and must go on in this order. A call that

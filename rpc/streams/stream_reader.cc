@@ -66,7 +66,11 @@ std::shared_ptr<Executor> StreamReader::executor() const {
 // The takes run in a clean ExecutionState. So they do not end with a call that this thread serves at the
 // moment, and do not belong to an autograd context. They have no deadline: a take waits as long as the
 // producer has nothing to send, also while nobody waits for an item. The death of the owner ends it.
-void StreamReader::send_takes() {
+void StreamReader::send_takes() noexcept {
+  run_or_close([this] { send_each_take(); });
+}
+
+void StreamReader::send_each_take() {
   start_deadline();
   const ScopedExecutionState clean;
   while (true) {
@@ -185,14 +189,17 @@ absl::StatusOr<std::shared_ptr<StreamReader::Arrived>> StreamReader::open_answer
   return arrived;
 }
 
-void StreamReader::answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in) noexcept {
+void StreamReader::run_or_close(absl::FunctionRef<void()> step) noexcept {
   try {
-    add_answer(sequence, std::move(in));
+    step();
   } catch (...) {
     const absl::Status failed = describe_error([this] { return with_place(caught("the next items")); });
-    // A thread that waits for items would wait on.
     run_or_end("the end of a stream", [&] { close_with(failed, Close::kAlways); });
   }
+}
+
+void StreamReader::answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in) noexcept {
+  run_or_close([&] { add_answer(sequence, std::move(in)); });
 }
 
 void StreamReader::add_answer(uint64_t sequence, absl::StatusOr<IncomingPayload> in) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/error.h"
@@ -135,7 +136,7 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
   virtual ~StreamReader();
 
   // Sends the takes for which the window has room. May block as other calls do. Call it before each wait.
-  void send_takes();
+  void send_takes() noexcept;
   // Cancels the stream: no item is wanted any more. Waits fail with `reason`. Idempotent.
   void close(const absl::Status& reason);
 
@@ -180,7 +181,10 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
     kAlways,
   };
 
-  // A take was answered. An exception closes the stream.
+  void send_each_take();
+  // Runs a step without which readers would wait, or takes would stay open. An exception closes the stream.
+  void run_or_close(absl::FunctionRef<void()> step) noexcept;
+  // A take was answered.
   void answered(uint64_t sequence, absl::StatusOr<IncomingPayload> in) noexcept;
   void add_answer(uint64_t sequence, absl::StatusOr<IncomingPayload> in);
   absl::StatusOr<std::shared_ptr<Arrived>> open_answer(absl::StatusOr<IncomingPayload> in) const;
