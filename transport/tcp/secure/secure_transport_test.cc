@@ -283,6 +283,8 @@ TEST_F(SecureTcp, AConnectionGoesOnWithoutTheStripesForWhichThereIsNoMemory) {
     message.buffers = {make_test_buffer(1 << 20, seed)};
     EXPECT_TRUE(connection_->send(std::move(message)).ok());
   };
+  // A large message that is sent before the connection is established requests no stripes.
+  ASSERT_EQ(at_server_->wait_for_messages(1).size(), 1u);
   send(0);
   ASSERT_TRUE(eventually([&] { return credentials->refused > 0; }));
   send(1);
