@@ -155,18 +155,8 @@ namespace {
 // however many deadlines pass.
 constexpr absl::Duration kExpiryInterval = absl::Milliseconds(10);
 
-// A complete answer, so that it can be sent again.
-struct KeptAnswer {
-  // Serialised.
-  std::string envelope;
-  std::vector<transport::Buffer> buffers;
-
-  uint64_t byte_size() const {
-    uint64_t bytes = envelope.size();
-    for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
-    return bytes;
-  }
-};
+// A complete answer, so that it can be sent again. Its header is the serialised envelope.
+using KeptAnswer = transport::Message;
 
 }  // namespace
 
@@ -316,7 +306,7 @@ ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, Cance
     // shared.
     const auto& kept = *std::static_pointer_cast<const KeptAnswer>(decision.answer);
     EnvelopeBox envelope;
-    (void)envelope->ParseFromString(kept.envelope);
+    (void)envelope->ParseFromString(kept.header);
     envelope->mutable_response()->set_call_id(request.call_id());
     // If this link breaks as well, the caller repeats its request again.
     (void)link->send(*envelope, kept.buffers, &request);
@@ -346,9 +336,9 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
                                         "references or from an autograd context cannot be sent again")),
                                     runtime_.self.name),
                         *error->mutable_response()->mutable_status());
-        copy->envelope = error->SerializeAsString();
+        copy->header = error->SerializeAsString();
       } else {
-        copy->envelope = envelope.SerializeAsString();
+        copy->header = envelope.SerializeAsString();
         copy->buffers = buffers;
       }
       kept = std::move(copy);
